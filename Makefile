@@ -1,0 +1,37 @@
+# `make demo` and `make test` set up what they need; `make lint` is what CI runs beside them.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format benchmarks clean
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/python examples/demo.py
+
+test: .venv/installed
+	$(BIN)/pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/benchmarks: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[benchmarks]'
+	touch $@
+
+benchmarks: .venv/benchmarks
+	$(BIN)/python -m benchmarks.sigreg
+	$(BIN)/python -m benchmarks.views
+	$(BIN)/python -m benchmarks.step
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

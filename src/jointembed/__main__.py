@@ -1,0 +1,3 @@
+from jointembed.cli import main
+
+main()
