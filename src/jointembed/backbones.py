@@ -1,0 +1,154 @@
+"""Backbones: any timm or torchvision name, any module giving (N, D), and small networks for 28-64 px on a CPU.
+
+>>> backbone = create_backbone("resnet10-narrow", channels=3, image_size=32)
+>>> backbone(torch.zeros(2, 3, 32, 32)).shape
+torch.Size([2, 256])
+"""
+
+import difflib
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+SMALL_IMAGE = 64  # up to this side the papers give ResNets a 3x3 stride-1 stem and no max-pool
+
+
+def _narrow_resnet(blocks: tuple[int, int, int, int]) -> Callable[[int, int], nn.Module]:
+    """timm's ResNet with 32-64-128-256 channels: a ResNet that two CPU cores can train."""
+
+    def create(channels: int, image_size: int) -> nn.Module:
+        from timm.models.resnet import BasicBlock, ResNet
+
+        # timm ties the width after the stem to 64 unless the stem is "deep"; its convolutions are replaced just below.
+        net: Any = ResNet(
+            cast(Any, BasicBlock),
+            blocks,
+            num_classes=0,
+            in_chans=channels,
+            channels=(32, 64, 128, 256),
+            stem_type="deep",
+            stem_width=16,
+        )
+        net.conv1 = nn.Conv2d(channels, 32, 3, stride=1 if image_size <= SMALL_IMAGE else 2, padding=1, bias=False)
+        if image_size <= SMALL_IMAGE:
+            net.maxpool = nn.Identity()
+        nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+        return net
+
+    return create
+
+
+def _small_vit(channels: int, image_size: int) -> nn.Module:
+    """timm's VisionTransformer with 4-pixel patches (8 above 64 px): 192 wide, 6 deep, 2.7 M parameters."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer(
+        img_size=image_size,
+        patch_size=4 if image_size <= SMALL_IMAGE else 8,
+        in_chans=channels,
+        num_classes=0,
+        embed_dim=192,
+        depth=6,
+        num_heads=3,
+        dynamic_img_size=True,
+    )
+
+
+SMALL: dict[str, Callable[[int, int], nn.Module]] = {
+    "resnet10-narrow": _narrow_resnet((1, 1, 1, 1)),
+    "resnet18-narrow": _narrow_resnet((2, 2, 2, 2)),
+    "vit-narrow": _small_vit,
+}
+
+
+def create_backbone(backbone: str | nn.Module, channels: int = 3, image_size: int = 32) -> nn.Module:
+    """Return a network mapping (N, channels, image_size, image_size) to (N, D), with D as its `num_features`.
+
+    Names are looked up among the small networks here, then in timm, then in torchvision; weights are random.
+    """
+    net: Any
+    if isinstance(backbone, nn.Module):
+        net = backbone
+    elif backbone in SMALL:
+        net = SMALL[backbone](channels, image_size)
+    else:
+        net = _from_timm(backbone, channels, image_size) or _from_torchvision(backbone, channels)
+        if net is None:
+            raise ValueError(
+                f"backbone: no network called {backbone!r} here, in timm or in torchvision{_hint(backbone)}"
+            )
+        if backbone in ("resnet18", "resnet34", "resnet50") and image_size <= SMALL_IMAGE:
+            _small_stem(net)
+    net.num_features = _feature_dim(net, channels, image_size)
+    return net
+
+
+def _from_timm(name: str, channels: int, image_size: int) -> nn.Module | None:
+    import timm
+
+    if not timm.is_model(name):
+        return None
+    # Transformers must be told the image size, and that views may differ in size; convolutional networks know neither.
+    sized: dict[str, Any] = {"img_size": image_size}
+    for options in (sized | {"dynamic_img_size": True}, sized, {}):
+        try:
+            return timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **options)
+        except TypeError as error:
+            if not options or "unexpected keyword argument" not in str(error):
+                raise
+    return None
+
+
+def _from_torchvision(name: str, channels: int) -> nn.Module | None:
+    from torchvision import models
+
+    if name not in models.list_models(module=models):
+        return None
+    net = models.get_model(name, weights=None)
+    for head in ("fc", "classifier", "heads", "head"):
+        if hasattr(net, head):
+            setattr(net, head, nn.Identity())
+    if channels != 3:
+        path, first = next((p, m) for p, m in net.named_modules() if isinstance(m, nn.Conv2d))
+        keep = ("out_channels", "kernel_size", "stride", "padding")
+        conv = nn.Conv2d(channels, **{k: getattr(first, k) for k in keep}, bias=first.bias is not None)
+        parent, _, leaf = path.rpartition(".")
+        setattr(net.get_submodule(parent), leaf, conv)
+    return net
+
+
+def _small_stem(net: nn.Module) -> None:
+    old = net.conv1
+    assert isinstance(old, nn.Conv2d)
+    net.conv1 = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+    net.maxpool = nn.Identity()
+
+
+def _feature_dim(net: nn.Module, channels: int, image_size: int) -> int:
+    """D, by running one blank batch; anything but (N, D) is refused here rather than in the first step."""
+    training = net.training
+    parameter = next(net.parameters(), torch.empty(0))
+    blank = torch.zeros(2, channels, image_size, image_size, device=parameter.device, dtype=parameter.dtype)
+    try:
+        with torch.no_grad():
+            out = net.eval()(blank)
+    except RuntimeError as error:
+        raise ValueError(f"backbone: does not take images of shape {tuple(blank.shape[1:])}: {error}") from error
+    finally:
+        net.train(training)
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
+        found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(f"backbone: expected features of shape (2, D) for a batch of 2 images, got {found}")
+    return out.shape[1]
+
+
+def _hint(name: str) -> str:
+    import timm
+    from torchvision import models
+
+    known = [*SMALL, *timm.list_models(), *models.list_models(module=models)]
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"; did you mean {', '.join(close)}?" if close else f"; for a start try {', '.join(SMALL)} or resnet18"
