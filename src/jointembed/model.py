@@ -1,0 +1,165 @@
+"""The trained artefact: a folder with `config.json` and `model.safetensors`, and what one can ask of it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from jointembed import methods
+from jointembed._files import atomic
+from jointembed.backbones import create_backbone
+from jointembed.data import Source, Views, open_source
+from jointembed.data.loading import read_batches
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything needed to rebuild the network and feed it; `training` records how it came about."""
+
+    method: str
+    method_options: dict[str, Any]
+    backbone: str | None  # None: a module of the user's own, to be given again when loading
+    channels: int
+    image_size: int
+    mean: list[float]
+    std: list[float]
+    training: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @classmethod
+    def read(cls, path: Path) -> "Config":
+        try:
+            values = json.loads(path.read_text())
+            config = cls(**values)
+        except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+            raise ValueError(f"{path}: expected the config.json of a jointembed run, got {error}") from error
+        if config.format != FORMAT:
+            raise ValueError(f"{path}: expected format {FORMAT}, got {config.format}")
+        return config
+
+    def build(self, backbone: nn.Module | None = None) -> "Model":
+        """The untrained model of this configuration."""
+        if backbone is None and self.backbone is None:
+            raise ValueError("backbone: this model was trained on a module of your own; expected it here, got None")
+        network = create_backbone(backbone or str(self.backbone), self.channels, self.image_size)
+        return Model(methods.create(self.method, network, **self.method_options), self)
+
+
+class Model:
+    """A method with its backbone, and the images it expects. Made by `jointembed.train` and `jointembed.load`."""
+
+    def __init__(self, method: methods.Method, config: Config) -> None:
+        self.method = method.eval().to(memory_format=torch.channels_last)
+        self.config = config
+        self.views = Views(config.image_size, method.preset, mean=config.mean, std=config.std)
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"Model({c.method} on {c.backbone}, {c.channels} x {c.image_size} x {c.image_size})"
+
+    @property
+    def device(self) -> torch.device:
+        return self.method.density_mean.device
+
+    def to(self, device: str | torch.device) -> "Model":
+        self.method.to(device)
+        return self
+
+    def embed(self, images: Any, space: str | None = None, batch_size: int = 256, progress: bool = True) -> Tensor:
+        """Embeddings (N, D) of a folder, an array, a tensor, a list of PIL images, or any other source.
+
+        Args:
+            images: what `jointembed.data.open_source` takes.
+            space: one of the method's spaces, for LeJEPA "backbone" (the features to use) or "projector" (where its
+                Gaussian lives); by default the method's first.
+            batch_size: images per forward pass.
+            progress: show a progress bar on a terminal.
+        """
+        space = space or self.method.spaces[0]
+        if space not in self.method.spaces:
+            raise ValueError(f"space: expected one of {', '.join(self.method.spaces)}, got {space!r}")
+        source = open_source(images, minimum=1)
+        return torch.cat([z[space].float().cpu() for z in self._encode(source, batch_size, progress)])
+
+    @torch.inference_mode()
+    def _encode(self, source: Source, batch_size: int, progress: bool) -> Iterator[dict[str, Tensor]]:
+        if source.channels != self.config.channels:
+            raise ValueError(f"images: expected {self.config.channels} channels, got {source.channels} ({source.name})")
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+        self.method.eval()
+        batches: Any = read_batches(source, batch_size)
+        if progress and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import track
+
+            total = -(-len(source) // batch_size)
+            batches = track(batches, "embedding", total, console=Console(stderr=True), transient=True)
+        for batch in batches:
+            batch = batch.to(self.device) if isinstance(batch, Tensor) else [image.to(self.device) for image in batch]
+            yield self.method.encode(self.views.single(batch).contiguous(memory_format=torch.channels_last))
+
+    def log_prob(self, images: Any, batch_size: int = 256) -> Tensor:
+        """Log-density (N,) of the images' embeddings in the method's density space."""
+        density = self.method.density()
+        z = self.embed(images, self.method.density_space, batch_size)
+        return density.log_prob(z.to(self.device)).cpu()
+
+    def anomaly_score(self, images: Any, batch_size: int = 256) -> Tensor:
+        """One number per image (N,), higher = stranger: minus the log-density of its embedding."""
+        return -self.log_prob(images, batch_size)
+
+    def sample(self, n: int, seed: int = 0) -> Tensor:
+        """n latents (n, D) drawn from the density in the method's density space."""
+        if n < 1:
+            raise ValueError(f"n: expected at least 1, got {n}")
+        density = self.method.density()
+        noise = torch.randn(n, len(density.loc), generator=torch.Generator().manual_seed(seed)).to(self.device)
+        return (density.loc + noise @ density.scale_tril.mT).cpu()
+
+    def posterior(self, images: Any) -> Distribution:
+        """A distribution per image, where the method has one."""
+        have = [name for name in methods.names() if hasattr(methods.get(name), "posterior")]
+        listed = f"those that do: {', '.join(have)}" if have else "no method here does yet"
+        raise ValueError(f"method: {self.config.method!r} gives no posterior per image; {listed}")
+
+    def save(self, folder: str | Path) -> None:
+        """Write `config.json` and `model.safetensors`; each is replaced whole or not at all."""
+        folder = Path(folder)
+        with atomic(folder / "config.json") as path:
+            path.write_text(json.dumps(asdict(self.config), indent=2) + "\n")
+        # A weight-averaged copy may share nothing, but tied weights would: clones keep every name on its own.
+        state = {k: v.detach().cpu().contiguous().clone() for k, v in self.method.state_dict().items()}
+        with atomic(folder / "model.safetensors") as path:
+            save_file(state, path, metadata={"format": "pt"})
+
+
+def load(run: str | Path, backbone: nn.Module | None = None, device: str | torch.device = "cpu") -> Model:
+    """Load a run folder. Nothing in it is executed: JSON and safetensors only.
+
+    Args:
+        run: a folder written by `jointembed.train` or `Model.save`.
+        backbone: the module it was trained on, if that was one of your own.
+        device: where to put it.
+    """
+    folder = Path(run)
+    for name in ("config.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise ValueError(f"run: expected a folder with config.json and model.safetensors, {folder} has no {name}")
+    model = Config.read(folder / "config.json").build(backbone)
+    try:
+        state = load_file(folder / "model.safetensors")
+        model.method.load_state_dict(state)
+    except (SafetensorError, RuntimeError) as error:
+        raise ValueError(f"run: {folder / 'model.safetensors'} does not fit its config.json: {error}") from error
+    return model.to(device)

@@ -1,0 +1,148 @@
+"""Callbacks: the run folder, the progress of the run, the online k-NN and the collapse watch."""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from torch import Tensor
+
+from jointembed._files import atomic
+from jointembed.data import Source
+from jointembed.metrics import Geometry, geometry, knn_predict
+from jointembed.model import Model
+
+log = logging.getLogger("jointembed")
+
+
+class RunFolder(Checkpoint):
+    """Keeps a loadable model and an exact checkpoint in the run folder, written whole after every epoch."""
+
+    def __init__(self, folder: Path, model: Model) -> None:
+        self.folder, self.model = folder, model
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        with atomic(self.folder / "checkpoint.ckpt") as path:
+            trainer.save_checkpoint(path)
+        if trainer.is_global_zero:
+            self.model.save(self.folder)
+
+
+class Watch(Callback):
+    """Base of callbacks that look at a fixed set of images after an epoch."""
+
+    def __init__(self, model: Model, source: Source, every: int) -> None:
+        self.model, self.source, self.every = model, source, every
+
+    def due(self, trainer: L.Trainer) -> bool:
+        epoch = trainer.current_epoch + 1
+        return epoch % self.every == 0 or epoch == trainer.max_epochs
+
+    def features(self) -> Tensor:
+        """Features in the space people will use, as they will be computed: in evaluation mode."""
+        z = self.model.embed(self.source, progress=False)
+        self.model.method.train()
+        return z
+
+
+class OnlineKNN(Watch):
+    """k-NN accuracy on a fifth of the images, the rest as bank: labels watch the training, and never enter it."""
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not self.due(trainer):
+            return
+        z, labels, cut = self.features(), self.source.labels, len(self.source) // 5
+        assert labels is not None
+        predicted = knn_predict(z[cut:], labels[cut:], z[:cut]).argmax(1)
+        module.log("knn", (predicted == labels[:cut]).float().mean(), rank_zero_only=True)
+
+
+class CollapseWatch(Watch):
+    """Says in plain words when the features collapse: all to one point, or into a few dimensions."""
+
+    def __init__(self, model: Model, source: Source, every: int, stop: bool) -> None:
+        super().__init__(model, source, every)
+        self.stop = stop
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not self.due(trainer):
+            return
+        z = self.features()
+        found = geometry(z)
+        values = {"effective_rank": found.effective_rank, "feature_std": found.std, "feature_norm": found.norm}
+        module.log_dict(values, rank_zero_only=True)
+        if words := diagnosis(found, z.shape[1]):
+            log.warning("collapse after epoch %d: %s", trainer.current_epoch + 1, words)
+            if self.stop:
+                trainer.should_stop = True
+
+
+def diagnosis(found: Geometry, dim: int) -> str:
+    """What is wrong with features of that geometry, or nothing."""
+    if found.std * dim**0.5 < 1e-3 * found.norm or found.norm == 0:
+        return (
+            f"all images get nearly the same features (spread {found.std:.2g} per dimension at norm {found.norm:.2g}). "
+            "The model tells nothing apart; check the learning rate and the weight of the anti-collapse term"
+        )
+    if found.effective_rank < min(4.0, dim / 2):
+        return (
+            f"the features use about {found.effective_rank:.1f} of {dim} dimensions. The model tells little apart; "
+            "raise the weight of the anti-collapse term, the batch size or the learning rate"
+        )
+    return ""
+
+
+class Progress(Callback):
+    """One bar for the whole run with loss, images/s and the time left; a log line per epoch in any case."""
+
+    def __init__(self, bar: bool) -> None:
+        self.show = bar and sys.stderr.isatty()
+        self.bar: Any = None
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.began, self.first = time.perf_counter(), trainer.global_step
+        self.images = 0
+        if not (self.show and trainer.is_global_zero):
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+        )
+        self.bar = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True))
+        steps = int(trainer.estimated_stepping_batches)
+        self.task = self.bar.add_task("training", total=steps, completed=trainer.global_step, rate="")
+        self.bar.start()
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *args: Any) -> None:
+        self.images += len(args[0]) if isinstance(args[0], Tensor) else len(args[0][0])
+        if self.bar:
+            rate = self.images / (time.perf_counter() - self.began)
+            text = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, loss {float(outputs['loss']):.4f}"
+            self.bar.update(self.task, completed=trainer.global_step, description=text, rate=f"{rate:.0f} images/s")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        seconds = time.perf_counter() - self.began
+        rate = self.images * trainer.world_size / seconds
+        left = (
+            seconds
+            / max(trainer.global_step - self.first, 1)
+            * (trainer.estimated_stepping_batches - trainer.global_step)
+        )
+        module.log("images_per_second", rate, rank_zero_only=True)
+        metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k != "images_per_second"}
+        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        where = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        log.info("%s: %s; %.0f images/s, %.1f min left", where, text, rate, left / 60)
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        if self.bar:
+            self.bar.stop()
+            self.bar = None

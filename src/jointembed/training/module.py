@@ -1,0 +1,71 @@
+"""The Lightning module: views, loss, optimiser, schedule. Nothing here knows which method it trains."""
+
+import math
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from timm.optim import create_optimizer_v2
+from torch import Tensor
+
+from jointembed.data import Views
+from jointembed.methods import Method
+
+
+class Diverged(FloatingPointError):
+    """The loss became NaN or infinite."""
+
+
+class TrainingModule(L.LightningModule):
+    """One method in training. Its random numbers are functions of (seed, epoch, step, rank), never of history."""
+
+    def __init__(
+        self,
+        method: Method,
+        views: Views,
+        optimizer: str,
+        lr: float,
+        weight_decay: float,
+        warmup_epochs: float,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.method, self.views = method, views
+        self.optimizer, self.lr, self.weight_decay, self.warmup_epochs = optimizer, lr, weight_decay, warmup_epochs
+        self.seed = seed
+
+    def training_step(self, batch: Tensor | list[Tensor], batch_idx: int) -> Tensor:
+        key = (self.seed, self.current_epoch, batch_idx, self.global_rank)
+        # Dropout and stochastic depth draw from the global generator: it too starts from the key.
+        torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+        views = self.views(batch, key) if isinstance(batch, Tensor) else batch
+        views = [view.contiguous(memory_format=torch.channels_last) for view in views]
+        terms = self.method(views, self.views.num_global)
+        if not torch.isfinite(terms["loss"]):
+            values = ", ".join(f"{name} {float(value):g}" for name, value in terms.items())
+            raise Diverged(
+                f"the loss is not finite at step {self.global_step} (epoch {self.current_epoch}): {values}. "
+                "The last good checkpoint is kept; try a smaller learning rate, or --precision 32"
+            )
+        self.log_dict(terms, on_step=False, on_epoch=True, batch_size=len(views[0]))
+        return terms["loss"]
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        self.method.after_step()
+
+    def configure_optimizers(self) -> Any:
+        # timm leaves biases and norms out of the weight decay, and knows every optimiser the papers use.
+        optimizer = create_optimizer_v2(
+            self.method, opt=self.optimizer, lr=self.lr, weight_decay=self.weight_decay, filter_bias_and_bn=True
+        )
+        steps = int(self.trainer.estimated_stepping_batches)
+        warmup = self.warmup_epochs * steps / max(self.trainer.max_epochs or 1, 1)
+
+        def schedule(step: int) -> float:
+            if step < warmup:
+                return (step + 1) / (warmup + 1)
+            return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(steps - warmup, 1))
+
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}

@@ -1,0 +1,314 @@
+"""`train`: one call from images to a model in a run folder."""
+
+import ctypes
+import json
+import logging
+import platform
+import signal
+import time
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch import nn
+from torch.utils.data import DataLoader
+
+from jointembed import __version__, methods
+from jointembed._distributed import rank, world_size
+from jointembed.data import Source, Views, open_source
+from jointembed.data.loading import BatchReader, EpochBatches, channel_statistics, num_workers
+from jointembed.model import Config, Model
+
+from .callbacks import CollapseWatch, OnlineKNN, Progress, RunFolder
+from .logs import MetricsFile, log_file
+from .module import TrainingModule
+
+log = logging.getLogger("jointembed")
+
+LARGEST_DEFAULT_SIZE = 96  # larger images are trained at this side unless asked otherwise: what a CPU can still do
+DENSITY_IMAGES = 20_000  # enough for the covariance of a few hundred dimensions
+WATCHED_IMAGES = 5_000
+
+
+def train(
+    data: Any,
+    method: str = "lejepa",
+    backbone: str | nn.Module = "resnet18",
+    epochs: int = 100,
+    out: str | Path | None = None,
+    batch_size: int = 256,
+    image_size: int | None = None,
+    view_size: int | None = None,
+    num_global: int = 2,
+    num_local: int = 0,
+    local_size: int | None = None,
+    preset: str | None = None,
+    view_options: dict[str, Any] | None = None,
+    optimizer: str = "adamw",
+    lr: float = 2e-3,
+    weight_decay: float = 5e-4,
+    warmup_epochs: float = 1.0,
+    precision: str = "auto",
+    seed: int = 0,
+    watch_every: int = 5,
+    stop_on_collapse: bool = False,
+    resume: bool = False,
+    labels: Any = None,
+    root: str | Path | None = None,
+    progress: bool = True,
+    trainer: dict[str, Any] | None = None,
+    **method_options: Any,
+) -> Model:
+    """Train a method on unlabelled images and return the model; everything it needs is in the run folder `out`.
+
+    Args:
+        data: a folder of images, an .npz or .npy file, an array, a torch Dataset, or a name such as "shapes".
+        method: one of `jointembed.methods.names()`; its own options can be given by name as well.
+        backbone: a small network ("resnet10-narrow"), any timm or torchvision name, or a module giving (N, D).
+        epochs: passes over the data.
+        out: the run folder; by default runs/ with the method and the time.
+        batch_size: images per step; each is seen once per view.
+        image_size: side of the images the model is made for; by default their own, at most 96.
+        view_size: side of the global views in training; by default image_size. A random crop enlarges what it shows, so
+            views of about three quarters of image_size show things as large as whole images do, in half the time.
+        num_global: global views per image.
+        num_local: local views per image, smaller crops at `local_size`.
+        local_size: side of the local views; by default half of view_size.
+        preset: augmentation preset; by default the one of the method's paper.
+        view_options: settings of the preset to change, e.g. crop_scale or grey.
+        optimizer: any name timm knows: adamw, sgd, lars, lamb, ...
+        lr: peak learning rate of a linear warm-up and a cosine to zero. 2e-3 suits small networks; 5e-4 larger ones.
+        weight_decay: 5e-4 for convolutional networks, 5e-2 for vision transformers.
+        warmup_epochs: length of the warm-up.
+        precision: "auto" is bf16 autocast where the hardware has it, else 32; or any of Lightning's.
+        seed: of the weights, the order and the views: on one CPU machine the same seed gives the same bits.
+        watch_every: epochs between looks at k-NN accuracy (if there are labels) and at collapse.
+        stop_on_collapse: stop when the features have collapsed, instead of only warning.
+        resume: continue the run in `out` after its last whole epoch.
+        labels: one integer per image, used only to watch and evaluate.
+        root: where torchvision data sets are, or go.
+        progress: show a progress bar on a terminal.
+        trainer: further arguments of lightning.Trainer: accelerator, devices, gradient_clip_val, ...
+        **method_options: options of the method.
+    """
+    arguments = dict(locals())
+    _check_arguments(arguments)
+    folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _check_folder(folder, resume)
+    source = open_source(data, labels=labels, root=root)
+    if len(source) < batch_size:
+        log.warning("batch_size: %d is more than the %d images; using %d", batch_size, len(source), len(source))
+        batch_size = len(source)
+    if image_size is None:
+        image_size = min(LARGEST_DEFAULT_SIZE, *(source.image_size or (LARGEST_DEFAULT_SIZE,)))
+    mean, std = channel_statistics(source)
+    view_size = view_size or image_size
+    views = Views(
+        view_size,
+        preset or methods.get(method).preset,
+        num_global=num_global,
+        num_local=num_local,
+        local_size=local_size or max(view_size // 2, 8),
+        mean=mean,
+        std=std,
+        **(view_options or {}),
+    )
+    config = Config(
+        method=method,
+        method_options=method_options,
+        backbone=backbone if isinstance(backbone, str) else None,
+        channels=source.channels,
+        image_size=image_size,
+        mean=mean,
+        std=std,
+        training={k: v for k, v in arguments.items() if k not in _NOT_RECORDED}
+        | {"batch_size": batch_size, "data": source.name, "images": len(source), "versions": versions()},
+    )
+    if resume:
+        _check_same(folder, config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = config.build(backbone if isinstance(backbone, nn.Module) else None)
+        if not resume:
+            model.save(folder)
+        with log_file(folder / "log.txt"):
+            parameters = sum(p.numel() for p in model.method.parameters()) / 1e6
+            log.info(
+                "%s, %.2f M parameters, %d images of %s, into %s", model, parameters, len(source), source.name, folder
+            )
+            for name, reason in source.skipped:
+                log.warning("skipped %s: %s", name, reason)
+            module = TrainingModule(model.method, views, optimizer, lr, weight_decay, warmup_epochs, seed)
+            callbacks = [
+                *_watches(model, source, watch_every, stop_on_collapse, seed),
+                Progress(progress),
+                RunFolder(folder, model),
+            ]
+            keep_freed_memory()
+            model.method.train()
+            lightning = _trainer(folder, epochs, precision, callbacks, trainer or {})
+            _fit(
+                lightning,
+                module,
+                _loader(source, views, batch_size, seed),
+                folder / "checkpoint.ckpt" if resume else None,
+            )
+            _finish(model, source, folder)
+            if lightning.interrupted:
+                raise KeyboardInterrupt
+    return model
+
+
+_NOT_RECORDED = (
+    "data",
+    "method",
+    "backbone",
+    "out",
+    "image_size",
+    "labels",
+    "root",
+    "resume",
+    "progress",
+    "method_options",
+)
+_MAY_CHANGE = ("epochs", "watch_every", "stop_on_collapse", "trainer", "versions")  # between a run and its resumption
+
+
+def _check_arguments(arguments: dict[str, Any]) -> None:
+    for name in ("epochs", "batch_size", "num_global", "watch_every", "lr"):
+        if not arguments[name] > 0:
+            raise ValueError(f"{name}: expected a number above 0, got {arguments[name]}")
+    for name in ("num_local", "weight_decay", "warmup_epochs", "seed"):
+        if not arguments[name] >= 0:
+            raise ValueError(f"{name}: expected a number of at least 0, got {arguments[name]}")
+    method = arguments["method"]
+    known = methods.get(method).options()
+    for name in arguments["method_options"]:
+        if name not in known:
+            raise ValueError(f"{name}: neither train nor {method} has this option; {method} has {', '.join(known)}")
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
+    checkpoint = folder / "checkpoint.ckpt"
+    if resume and not checkpoint.is_file():
+        raise ValueError(f"resume: expected a run to continue, {checkpoint} does not exist")
+    if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"out: {folder} exists and is not an empty folder; choose another, or resume the run in it")
+
+
+def _check_same(folder: Path, config: Config) -> None:
+    """A run goes on as it began: whatever shapes the weights or their order must be what it was."""
+
+    def flat(config: Config) -> dict[str, Any]:
+        values = json.loads(json.dumps(asdict(config)))
+        return {k: v for k, v in (values | values.pop("training")).items() if k not in _MAY_CHANGE}
+
+    before, now = flat(Config.read(folder / "config.json")), flat(config)
+    for name in before:
+        if before[name] != now.get(name):
+            raise ValueError(f"resume: the run in {folder} has {name} {before[name]}, got {now.get(name)}")
+
+
+def _watches(model: Model, source: Source, every: int, stop: bool, seed: int) -> list[L.Callback]:
+    some = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+    watches: list[L.Callback] = [CollapseWatch(model, source.subset(some[:1000]), every, stop)]
+    labelled = some[source.labels[some] >= 0][:WATCHED_IMAGES] if source.labels is not None else some[:0]
+    if len(labelled) >= 10:
+        watches.append(OnlineKNN(model, source.subset(labelled), every))
+    return watches
+
+
+def _loader(source: Source, views: Views, batch_size: int, seed: int) -> DataLoader[Any]:
+    workers = num_workers(source)
+    return DataLoader(
+        BatchReader(source, views, (seed,), rank()),
+        sampler=EpochBatches(len(source), batch_size, seed, rank(), world_size()),
+        batch_size=None,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the activations' memory between steps instead of mapping, and zeroing, it anew in each of them."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
+        libc.mallopt(m_mmap_max, 0)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def best_precision() -> str:
+    """bf16 autocast where the GPU or the CPU multiplies it natively; emulated elsewhere, it is many times slower."""
+    if torch.cuda.is_available():
+        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    if torch.backends.mps.is_available():
+        return "32-true"
+    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return "bf16-mixed" if native else "32-true"
+
+
+def _trainer(
+    folder: Path, epochs: int, precision: str, callbacks: list[L.Callback], options: dict[str, Any]
+) -> L.Trainer:
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    loggers = [MetricsFile(folder), TensorBoardLogger(folder, name="", version="tensorboard")]
+    defaults = {
+        "max_epochs": epochs,
+        "precision": best_precision() if precision == "auto" else precision,
+        "logger": loggers,
+        "callbacks": callbacks,
+        "default_root_dir": folder,
+        "devices": 1,
+        "log_every_n_steps": 1,
+        "use_distributed_sampler": False,  # EpochBatches knows ranks
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    return L.Trainer(**{**defaults, **options})
+
+
+def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], checkpoint: Path | None) -> None:
+    """Lightning's fit; on Ctrl-C it returns, so that the model can be finished and saved."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*does not have many workers.*")
+            trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit:  # how Lightning answers Ctrl-C
+        if not trainer.interrupted:
+            raise
+        log.warning("interrupted at step %d; finishing the model", trainer.global_step)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _finish(model: Model, source: Source, folder: Path) -> None:
+    """Fit the density of the training embeddings and save for the last time."""
+    some = torch.linspace(0, len(source) - 1, min(len(source), DENSITY_IMAGES)).long()
+    z = model.embed(source.subset(some), model.method.density_space, progress=False)
+    if z.isfinite().all():
+        model.method.fit_density(z)
+    else:
+        log.warning("the embeddings are not finite; the model is saved without a density")
+    model.save(folder)
+
+
+def versions() -> dict[str, str]:
+    """What a figure depends on besides the code."""
+    import timm
+    import torchvision
+
+    return {
+        "jointembed": __version__,
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "lightning": L.__version__,
+        "python": platform.python_version(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
