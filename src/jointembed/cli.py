@@ -1,0 +1,191 @@
+"""The command line: each verb is a function, and its flags, YAML file and help are read off the signature."""
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonargparse import ArgumentParser
+
+
+def embed(run: str, data: Any, out: str = "embeddings.npz", space: str | None = None, batch_size: int = 256) -> None:
+    """Embed images with a trained model.
+
+    Args:
+        run: the run folder.
+        data: a folder of images, an .npz or .npy file, or the name of a data set.
+        out: the .npz to write: embeddings, and names and labels where the data have them.
+        space: which embedding, e.g. projector; by default the features.
+        batch_size: images per forward pass.
+    """
+    import numpy as np
+
+    from jointembed._files import atomic
+    from jointembed.data import open_source
+    from jointembed.model import load
+
+    target = Path(out)
+    if target.suffix != ".npz":
+        raise ValueError(f"out: expected a file name ending in .npz, got {out}")
+    model, source = load(run), open_source(data, minimum=1)
+    arrays: dict[str, Any] = {"embeddings": model.embed(source, space, batch_size).numpy()}
+    if source.names is not None:
+        arrays["names"] = np.array(source.names)
+    if source.labels is not None:
+        arrays["labels"] = source.labels.numpy()
+    with atomic(target) as path, path.open("wb") as file:
+        np.savez(file, **arrays)
+    print(f"{target}: {' x '.join(map(str, arrays['embeddings'].shape))} embeddings of {source.name}")
+
+
+def evaluate(
+    run: str,
+    data: Any,
+    space: str | None = None,
+    k: int = 30,
+    linear: Literal["lbfgs", "sgd", "none"] = "lbfgs",
+    pixels: bool = False,
+    root: str | None = None,
+    out: str | None = None,
+) -> None:
+    """Measure a trained model on labelled images: k-NN and linear accuracy.
+
+    Args:
+        run: the run folder.
+        data: labelled images; the test split is scored, or a fifth held out if there is none.
+        space: which embedding, e.g. projector; by default the features.
+        k: neighbours.
+        linear: lbfgs on cached features, sgd for the papers' protocol with augmentation, or none.
+        pixels: also the k-NN accuracy of raw pixels.
+        root: where torchvision data sets are, or go.
+        out: a JSON file for the figures.
+    """
+    import json
+
+    from jointembed._files import atomic
+    from jointembed.evaluation import evaluate as measure
+
+    result = measure(run, data, space, k, linear, pixels, root=root)
+    print_table(f"{run} on {data}", result)
+    if out is not None:
+        with atomic(Path(out)) as path:
+            path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def print_table(title: str, result: dict[str, float]) -> None:
+    """Accuracies in per cent, everything else as it is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("measure", "value", title=title)
+    for name, value in result.items():
+        percent = isinstance(value, float) and name != "seconds"
+        table.add_row(name.replace("_", " "), f"{100 * value:.2f} %" if percent else f"{value:,.10g}"[:10])
+    Console().print(table)
+
+
+def _train(argv: list[str]) -> Callable[..., Any]:
+    from jointembed.training import train
+
+    return train
+
+
+def _reproduce(argv: list[str]) -> Callable[..., Any]:
+    from jointembed import experiments
+
+    position = argv.index("reproduce") + 1
+    return experiments.get(argv[position] if position < len(argv) else "")
+
+
+VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
+    "train": ("train a model on unlabelled images", _train),
+    "embed": ("embed images with a trained model", lambda argv: embed),
+    "evaluate": ("measure a trained model on labelled images", lambda argv: evaluate),
+    "reproduce": ("run one of the papers' experiments", _reproduce),
+}
+
+
+def build_parser(argv: list[str]) -> ArgumentParser:
+    """The parser, with only the verb in `argv` spelled out: the others need not be imported to be listed."""
+    parser = ArgumentParser(prog="jointembed", description="Joint-embedding self-supervised learning.")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    subcommands = parser.add_subcommands()
+    verb = next((word for word in argv if not word.startswith("-")), None)
+    for name, (text, function) in VERBS.items():
+        sub = ArgumentParser(description=text)
+        if name == verb:
+            _add_arguments(sub, name, function(argv), argv)
+        subcommands.add_subcommand(name, sub, help=text)
+    return parser
+
+
+def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
+    skip: set[str | int] = set()
+    if verb == "train":  # its method's options are flags as well
+        from jointembed import methods
+
+        parser.add_class_arguments(methods.get(_chosen_method(argv)), skip={"backbone"})
+    elif verb == "reproduce":
+        from jointembed.experiments import EXPERIMENTS
+
+        listed = "; ".join(f"{name}: {text}" for name, text in EXPERIMENTS.items())
+        parser.add_argument("experiment", help=listed)
+    else:
+        parser.add_argument("run", help="the run folder")
+        skip = {"run"}
+    parser.add_argument("--config", action="config", help="a YAML file with any of these")
+    parser.add_function_arguments(function, as_positional=False, skip=skip)
+    for action in parser._actions:  # a bare --flag means true
+        if getattr(action, "_typehint", None) is bool:
+            action.nargs, action.const = "?", True
+
+
+def _chosen_method(argv: list[str]) -> str:
+    """The method named on the command line or in the YAML file: which flags there are depends on it."""
+    import argparse
+    import inspect
+
+    from jointembed.training import train
+
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    peek.add_argument("--method")
+    peek.add_argument("--config")
+    found, _ = peek.parse_known_args(argv)
+    if found.method is None and found.config is not None and Path(found.config).is_file():
+        import yaml
+
+        found.method = (yaml.safe_load(Path(found.config).read_text()) or {}).get("method")
+    return found.method or inspect.signature(train).parameters["method"].default
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: one sentence for an error, the traceback with --debug."""
+    words = [_underscored(word) for word in (sys.argv[1:] if argv is None else argv)]
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("jointembed").setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+    try:
+        arguments = build_parser(words).parse_args(words)
+        verb = arguments.subcommand
+        if verb is None:
+            build_parser([]).print_help()
+            return
+        values = vars(arguments[verb])
+        values.pop("config", None)
+        values.pop("experiment", None)
+        _, function = VERBS[verb]
+        function(words)(**values)
+    except (ValueError, OSError, ArithmeticError) as error:
+        if "--debug" in words:
+            raise
+        sys.exit(f"jointembed: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _underscored(word: str) -> str:
+    """--stop-on-collapse and --stop_on_collapse are the same flag."""
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    return "--" + flag[2:].replace("-", "_") + equals + value

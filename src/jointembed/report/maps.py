@@ -1,0 +1,47 @@
+"""The embedding map: features in two dimensions, coloured by class."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jointembed._files import atomic
+
+
+def embedding_map(
+    features: dict[str, Tensor],
+    labels: Tensor,
+    class_names: Sequence[str] | None,
+    path: str | Path,
+    limit: int = 1500,
+    seed: int = 0,
+) -> None:
+    """t-SNE of each of the named features (N, D) of the same images, side by side, as a picture at `path`."""
+    from matplotlib.figure import Figure
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    some = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:limit]
+    classes = [int(c) for c in labels.unique()]
+    names = class_names or [str(c) for c in range(max(classes) + 1)]
+    figure = Figure(figsize=(6 * len(features), 6.4), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, len(features)))
+    chosen = labels[some].numpy()
+    for axis, (title, z) in zip(axes, features.items(), strict=True):
+        unit = torch.nn.functional.normalize(z[some].double(), dim=1).numpy()
+        # t-SNE's authors advise principal components first; it is faster, too.
+        reduced = PCA(min(50, *unit.shape), random_state=seed).fit_transform(unit)
+        flat = TSNE(init="pca", perplexity=min(30, (len(unit) - 1) / 3), random_state=seed).fit_transform(reduced)
+        for c in classes:
+            points = flat[chosen == c]
+            axis.scatter(*points.T, s=9, color=f"C{c % 10}", label=names[c], linewidths=0)
+        axis.set_title(title)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.set_aspect("equal", "datalim")
+    handles, texts = axes[0].get_legend_handles_labels()
+    figure.legend(handles, texts, loc="outside lower center", ncols=min(len(texts), 10), frameon=False, markerscale=2.5)
+    with atomic(Path(path)) as target:
+        figure.savefig(target, dpi=110)
