@@ -22,13 +22,13 @@ def embed(run: str, data: Any, out: str = "embeddings.npz", space: str | None = 
     import numpy as np
 
     from jointembed._files import atomic
-    from jointembed.data import open_source
     from jointembed.model import load
 
     target = Path(out)
     if target.suffix != ".npz":
         raise ValueError(f"out: expected a file name ending in .npz, got {out}")
-    model, source = load(run), open_source(data, minimum=1)
+    model = load(run)
+    source = model.open(data)
     arrays: dict[str, Any] = {"embeddings": model.embed(source, space, batch_size).numpy()}
     if source.names is not None:
         arrays["names"] = np.array(source.names)

@@ -88,8 +88,12 @@ class Model:
         space = space or self.method.spaces[0]
         if space not in self.method.spaces:
             raise ValueError(f"space: expected one of {', '.join(self.method.spaces)}, got {space!r}")
-        source = open_source(images, minimum=1)
-        return torch.cat([z[space].float().cpu() for z in self._encode(source, batch_size, progress)])
+        return torch.cat([z[space].float().cpu() for z in self._encode(self.open(images), batch_size, progress)])
+
+    def open(self, images: Any, split: str = "train") -> Source:
+        """The images as a source, grey or coloured as the model expects files to be."""
+        channels = self.config.channels if self.config.channels in (1, 3) else None
+        return open_source(images, split, channels=channels, minimum=1)
 
     @torch.inference_mode()
     def _encode(self, source: Source, batch_size: int, progress: bool) -> Iterator[dict[str, Tensor]]:

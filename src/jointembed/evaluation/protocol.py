@@ -41,7 +41,8 @@ def evaluate(
     if linear not in ("lbfgs", "sgd", "none"):
         raise ValueError(f"linear: expected 'lbfgs', 'sgd' or 'none', got {linear!r}")
     model = model if isinstance(model, Model) else load(model)
-    train, test = labelled_splits(data, labels, root, seed)
+    channels = model.config.channels if model.config.channels in (1, 3) else None
+    train, test = labelled_splits(data, labels, root, seed, channels)
     assert train.labels is not None and test.labels is not None
     began = time.perf_counter()
     z, z_test = model.embed(train, space), model.embed(test, space)
@@ -62,12 +63,16 @@ def evaluate(
 
 
 def labelled_splits(
-    data: Any, labels: Any = None, root: str | Path | None = None, seed: int = 0
+    data: Any,
+    labels: Any = None,
+    root: str | Path | None = None,
+    seed: int = 0,
+    channels: int | None = None,
 ) -> tuple[Source, Source]:
     """Training and test part of a labelled source."""
-    train = open_source(data, labels=labels, root=root)
+    train = open_source(data, labels=labels, root=root, channels=channels)
     if labels is None and not isinstance(data, Source) and "test" in splits(data, root=root):
-        return _labelled(train), _labelled(open_source(data, split="test", root=root))
+        return _labelled(train), _labelled(open_source(data, split="test", root=root, channels=channels))
     train = _labelled(train)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     held = max(len(train) // 5, 1)
