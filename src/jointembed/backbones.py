@@ -15,8 +15,8 @@ from torch import Tensor, nn
 SMALL_IMAGE = 64  # up to this side the papers give ResNets a 3x3 stride-1 stem and no max-pool
 
 
-def _narrow_resnet(blocks: tuple[int, int, int, int]) -> Callable[[int, int], nn.Module]:
-    """timm's ResNet with 32-64-128-256 channels: a ResNet that two CPU cores can train."""
+def _narrow_resnet(blocks: tuple[int, int, int, int], width: int = 32) -> Callable[[int, int], nn.Module]:
+    """timm's ResNet with `width` channels after the stem, doubling thrice: one that two CPU cores can train."""
 
     def create(channels: int, image_size: int) -> nn.Module:
         from timm.models.resnet import BasicBlock, ResNet
@@ -27,11 +27,11 @@ def _narrow_resnet(blocks: tuple[int, int, int, int]) -> Callable[[int, int], nn
             blocks,
             num_classes=0,
             in_chans=channels,
-            channels=(32, 64, 128, 256),
+            channels=(width, 2 * width, 4 * width, 8 * width),
             stem_type="deep",
-            stem_width=16,
+            stem_width=width // 2,
         )
-        net.conv1 = nn.Conv2d(channels, 32, 3, stride=1 if image_size <= SMALL_IMAGE else 2, padding=1, bias=False)
+        net.conv1 = nn.Conv2d(channels, width, 3, stride=1 if image_size <= SMALL_IMAGE else 2, padding=1, bias=False)
         if image_size <= SMALL_IMAGE:
             net.maxpool = nn.Identity()
         nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -57,6 +57,7 @@ def _small_vit(channels: int, image_size: int) -> nn.Module:
 
 
 SMALL: dict[str, Callable[[int, int], nn.Module]] = {
+    "resnet10-tiny": _narrow_resnet((1, 1, 1, 1), width=16),
     "resnet10-narrow": _narrow_resnet((1, 1, 1, 1)),
     "resnet18-narrow": _narrow_resnet((2, 2, 2, 2)),
     "vit-narrow": _small_vit,

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from jointembed.data import Views, open_source
-from jointembed.data.loading import BatchReader, EpochBatches, channel_statistics, read_batches
+from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, channel_statistics, read_batches
 
 
 def indices(sampler: EpochBatches) -> list[list[int]]:
@@ -38,13 +38,20 @@ def test_photographs_of_different_sizes_leave_the_worker_as_views() -> None:
 
     rng = np.random.default_rng(0)
     photos = [Image.fromarray(rng.integers(0, 256, (20 + i, 30 - i, 3), dtype=np.uint8)) for i in range(6)]
-    source, views = open_source(photos), Views(16, num_global=2)
+    source, views = open_source(photos), GrowingViews([Views(16, num_global=2)], epochs=1)
     key = next(iter(EpochBatches(6, 4, seed=1)))
-    batch = BatchReader(source, views, (1,), rank=0)[key]
+    batch = BatchReader(source, views, seed=1, rank=0)[key]
     expected = views(source.batch(key.indices), (1, 0, 0, 0))
     assert len(batch) == 2
     for ours, reference in zip(batch, expected, strict=True):
         assert torch.equal(ours, reference)
+
+
+def test_growing_views_share_the_epochs_equally() -> None:
+    images = torch.randint(0, 256, (2, 3, 12, 12), dtype=torch.uint8)
+    views = GrowingViews([Views(6), Views(8), Views(10)], epochs=7)
+    sizes = [views(images, (0, epoch, 0, 0))[0].shape[-1] for epoch in range(8)]
+    assert sizes == [6, 6, 6, 8, 8, 10, 10, 10]
 
 
 def test_reading_in_batches_gives_all_images_in_order() -> None:

@@ -77,8 +77,7 @@ def test_training_learns_to_tell_digits_apart(tmp_path: Path) -> None:
     trained = train(tmp_path / "x", **options)
     untrained = je.evaluate(train(tmp_path / "y", lr=1e-9), "digits", linear="none")
     result = je.evaluate(trained, "digits")
-    assert result["knn"] > untrained["knn"] + 0.1
-    assert result["knn"] > 0.8
+    assert 1 - result["knn"] < 0.8 * (1 - untrained["knn"])  # random features are good on digits; these are better
     rows = list(csv.DictReader((tmp_path / "x" / "metrics.csv").open()))
     assert float(rows[-1]["sigreg"]) < 0.5 * float(rows[0]["sigreg"])
     assert float(rows[-1]["effective_rank"]) > 8

@@ -42,11 +42,25 @@ class EpochBatches(Sampler[BatchKey]):
             yield BatchKey(self.epoch, step, order[start : start + self.batch_size])
 
 
+class GrowingViews:
+    """Views of growing size: each stage takes an equal share of the epochs. Small views are cheap, and early epochs
+    learn as much from them."""
+
+    def __init__(self, stages: list[Views], epochs: int) -> None:
+        self.stages, self.epochs = stages, epochs
+        self.num_global = stages[0].num_global
+
+    def __call__(self, images: Tensor | list[Tensor], key: tuple[int, int, int, int]) -> list[Tensor]:
+        """Views for the key (seed, epoch, step, rank)."""
+        stage = min(key[1] * len(self.stages) // self.epochs, len(self.stages) - 1)
+        return self.stages[stage](images, key)
+
+
 class BatchReader(Dataset[Any]):
     """Reads whole batches of a source. Images of different sizes cannot be one tensor, so their views are cut here,
     in the worker; images of one size go out as they are, and their views are made on the training device."""
 
-    def __init__(self, source: Source, views: Views | None = None, seed: tuple[int, ...] = (0,), rank: int = 0) -> None:
+    def __init__(self, source: Source, views: GrowingViews | None = None, seed: int = 0, rank: int = 0) -> None:
         self.source, self.views, self.seed, self.rank = source, views, seed, rank
 
     def __len__(self) -> int:
@@ -56,7 +70,7 @@ class BatchReader(Dataset[Any]):
         images = self.source.batch(key.indices)
         if self.views is None or isinstance(images, Tensor):
             return images
-        return self.views(images, (*self.seed, key.epoch, key.step, self.rank))
+        return self.views(images, (self.seed, key.epoch, key.step, self.rank))
 
 
 def num_workers(source: Source) -> int:

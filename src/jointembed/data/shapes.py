@@ -16,6 +16,7 @@ from torch import Tensor
 
 LUMA = (0.299, 0.587, 0.114)
 CONTRAST = 0.3  # least difference in luminance between a shape and its background
+TILT = math.radians(25)  # largest rotation either way
 CHUNK = 100  # images drawn at once, so that the working set stays in the caches
 
 # Signed distances in units of the shape's radius, negative inside; x to the right, y down, both (N, H, W).
@@ -139,14 +140,14 @@ def _draw_factors(n: int, size: int, generator: np.random.Generator) -> dict[str
         return torch.from_numpy(generator.uniform(low, high, (n, *shape)).astype(np.float32))
 
     scale = size / 32
-    radius = uniform(8.0 * scale, 12.5 * scale)
+    radius = uniform(7.0 * scale, 10.5 * scale)
     reach = 0.5 * size + 1.0 * scale - radius  # a large shape has less room: it may pass the border by one pixel
     foreground, background = _draw_colours(n, generator)
     return {
-        "x": 0.5 * size + uniform(-1, 1) * reach * 0.75,
-        "y": 0.5 * size + uniform(-1, 1) * reach * 0.75,
+        "x": 0.5 * size + uniform(-1, 1) * reach,
+        "y": 0.5 * size + uniform(-1, 1) * reach,
         "radius": radius,
-        "rotation": uniform(0, 2 * math.pi),
+        "rotation": uniform(-TILT, TILT),
         "foreground": foreground,
         "background": background,
         "gradient": uniform(0, 0.12),
@@ -159,7 +160,7 @@ def _draw_colours(n: int, generator: np.random.Generator) -> tuple[Tensor, Tenso
     colours = generator.random((n, 2, 3))
     while True:  # draw again what is too close in luminance; about half passes each time
         luma = colours @ np.array(LUMA)
-        close = np.flatnonzero(np.abs(luma[:, 0] - luma[:, 1]) < CONTRAST)
+        close = np.flatnonzero(luma[:, 0] - luma[:, 1] < CONTRAST)
         if not len(close):
             break
         colours[close] = generator.random((len(close), 2, 3))

@@ -1,6 +1,8 @@
 """Linear probes: L-BFGS on cached features, and the papers' SGD with augmentation on the frozen backbone."""
 
+import logging
 import warnings
+from typing import Any
 
 import lightning as L
 import torch
@@ -52,7 +54,8 @@ class _Probe(L.LightningModule):
     def __init__(self, model: Model, views: Views, dim: int, classes: int, lr: float, seed: int) -> None:
         super().__init__()
         self.model, self.views, self.seed = model, views, seed
-        self.head, self.lr = nn.Linear(dim, classes), lr
+        # Normalised features make one learning rate right for every backbone.
+        self.head, self.lr = nn.Sequential(nn.BatchNorm1d(dim, affine=False), nn.Linear(dim, classes)), lr
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
         images, labels = batch
@@ -69,22 +72,25 @@ class _Probe(L.LightningModule):
 
 
 def linear_accuracy_sgd(
-    model: Model, train: Source, test: Source, epochs: int = 100, lr: float = 0.1, batch_size: int = 256, seed: int = 0
+    model: Model,
+    train: Source,
+    test: Source,
+    epochs: int = 100,
+    lr: float = 0.1,
+    batch_size: int = 256,
+    seed: int = 0,
+    view_options: dict[str, Any] | None = None,
 ) -> float:
-    """Test accuracy of the papers' protocol: SGD with momentum and cosine, random resized crops and flips, no decay."""
+    """Test accuracy of the papers' protocol: SGD with momentum and cosine, random resized crops and flips, no decay.
+
+    `view_options` change the crops and flips, e.g. {"flip": 0.0} for digits, which are not what they are mirrored.
+    """
     if train.labels is None or test.labels is None:
         raise ValueError("train, test: expected sources with labels, got one without")
-    views = Views(
-        model.config.image_size,
-        model.method.preset,
-        num_global=1,
-        mean=model.config.mean,
-        std=model.config.std,
-        jitter=0.0,
-        grey=0.0,
-        blur=0.0,
-        solarise=0.0,
-    )
+    crops_and_flips = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarise": 0.0, **(view_options or {})}
+    statistics = {"mean": model.config.mean, "std": model.config.std}
+    options: dict[str, Any] = {"num_global": 1, **statistics, **crops_and_flips}
+    views = Views(model.config.image_size, model.method.preset, **options)
     dim = model.embed(train.subset(torch.arange(1)), progress=False).shape[1]
     classes = int(train.labels.max()) + 1
     with torch.random.fork_rng(devices=[]):
@@ -101,6 +107,7 @@ def linear_accuracy_sgd(
             drop_last=True,
             generator=generator,
         )
+        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         trainer = L.Trainer(
             max_epochs=epochs,
             logger=False,
@@ -110,7 +117,9 @@ def linear_accuracy_sgd(
             accelerator=model.device.type,
             devices=1,
         )
-        trainer.fit(probe, loader)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
+            trainer.fit(probe, loader)
     with torch.no_grad():
-        predicted = probe.head.cpu()(model.embed(test, progress=False)).argmax(1)
+        predicted = probe.head.cpu().eval()(model.embed(test, progress=False)).argmax(1)
     return top1(predicted, test.labels)

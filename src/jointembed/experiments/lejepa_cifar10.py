@@ -18,7 +18,7 @@ from .results import write_results
 RECIPE: dict[str, Any] = {
     "backbone": "resnet10-narrow",
     "batch_size": 128,
-    "view_size": 24,
+    "view_size": [16, 20, 24],
     "view_options": {"crop_scale": (0.2, 1.0), "solarise": 0.0},
     "weight": 0.03,
     "num_slices": 256,

@@ -9,7 +9,7 @@ import torch
 from timm.optim import create_optimizer_v2
 from torch import Tensor
 
-from jointembed.data import Views
+from jointembed.data.loading import GrowingViews
 from jointembed.methods import Method
 
 
@@ -23,7 +23,7 @@ class TrainingModule(L.LightningModule):
     def __init__(
         self,
         method: Method,
-        views: Views,
+        views: GrowingViews,
         optimizer: str,
         lr: float,
         weight_decay: float,
@@ -43,7 +43,7 @@ class TrainingModule(L.LightningModule):
         views = [view.contiguous(memory_format=torch.channels_last) for view in views]
         terms = self.method(views, self.views.num_global)
         if not torch.isfinite(terms["loss"]):
-            values = ", ".join(f"{name} {float(value):g}" for name, value in terms.items())
+            values = ", ".join(f"{name} {value.item():g}" for name, value in terms.items())
             raise Diverged(
                 f"the loss is not finite at step {self.global_step} (epoch {self.current_epoch}): {values}. "
                 "The last good checkpoint is kept; try a smaller learning rate, or --precision 32"

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from jointembed import __version__, methods
 from jointembed._distributed import rank, world_size
 from jointembed.data import Source, Views, open_source
-from jointembed.data.loading import BatchReader, EpochBatches, channel_statistics, num_workers
+from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, channel_statistics, num_workers
 from jointembed.model import Config, Model
 
 from .callbacks import CollapseWatch, OnlineKNN, Progress, RunFolder
@@ -42,7 +42,7 @@ def train(
     out: str | Path | None = None,
     batch_size: int = 256,
     image_size: int | None = None,
-    view_size: int | None = None,
+    view_size: int | list[int] | None = None,
     num_global: int = 2,
     num_local: int = 0,
     local_size: int | None = None,
@@ -75,6 +75,7 @@ def train(
         image_size: side of the images the model is made for; by default their own, at most 96.
         view_size: side of the global views in training; by default image_size. A random crop enlarges what it shows, so
             views of about three quarters of image_size show things as large as whole images do, in half the time.
+            Several sizes, e.g. [16, 20, 24], share the epochs equally: what comes early can be learned small.
         num_global: global views per image.
         num_local: local views per image, smaller crops at `local_size`.
         local_size: side of the local views; by default half of view_size.
@@ -106,17 +107,22 @@ def train(
     if image_size is None:
         image_size = min(LARGEST_DEFAULT_SIZE, *(source.image_size or (LARGEST_DEFAULT_SIZE,)))
     mean, std = channel_statistics(source)
-    view_size = view_size or image_size
-    views = Views(
-        view_size,
-        preset or methods.get(method).preset,
-        num_global=num_global,
-        num_local=num_local,
-        local_size=local_size or max(view_size // 2, 8),
-        mean=mean,
-        std=std,
-        **(view_options or {}),
-    )
+    stages = [
+        Views(
+            size,
+            preset or methods.get(method).preset,
+            num_global=num_global,
+            num_local=num_local,
+            local_size=local_size or max(size // 2, 8),
+            mean=mean,
+            std=std,
+            **(view_options or {}),
+        )
+        for size in (view_size if isinstance(view_size, list | tuple) else [view_size or image_size])
+    ]
+    if not stages:
+        raise ValueError("view_size: expected a size or a list of sizes, got an empty list")
+    views = GrowingViews(stages, epochs)
     config = Config(
         method=method,
         method_options=method_options,
@@ -222,10 +228,10 @@ def _watches(model: Model, source: Source, every: int, stop: bool, seed: int) ->
     return watches
 
 
-def _loader(source: Source, views: Views, batch_size: int, seed: int) -> DataLoader[Any]:
+def _loader(source: Source, views: GrowingViews, batch_size: int, seed: int) -> DataLoader[Any]:
     workers = num_workers(source)
     return DataLoader(
-        BatchReader(source, views, (seed,), rank()),
+        BatchReader(source, views, seed, rank()),
         sampler=EpochBatches(len(source), batch_size, seed, rank(), world_size()),
         batch_size=None,
         num_workers=workers,
@@ -277,7 +283,8 @@ def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], ch
     handler = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*does not have many workers.*")
+            warnings.filterwarnings("ignore", ".*does not have many workers.*")  # reading from memory needs none
+            warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
             trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=True)
     except SystemExit:  # how Lightning answers Ctrl-C
         if not trainer.interrupted:
