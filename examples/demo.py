@@ -17,11 +17,28 @@ from jointembed.report import embedding_map
 
 OUT = Path("runs/demo")
 
+# The views say what does not matter. Colours do not, here; where a shape lies does not either, but crops that cut it in
+# half would make two views of one shape look like two shapes.
+VIEWS = {"crop_scale": (0.6, 1.0), "jitter": 1.0, "jitter_strength": (0.8, 0.8, 0.8, 0.5), "grey": 0.5, "solarise": 0.0}
+
 
 def main() -> None:
     shutil.rmtree(OUT, ignore_errors=True)
     began = time.perf_counter()
-    model = je.train("shapes", method="lejepa", backbone="resnet10-narrow", epochs=10, out=OUT)
+    model = je.train(
+        "shapes",
+        method="lejepa",
+        backbone="resnet10-tiny",
+        epochs=8,
+        batch_size=64,
+        lr=4e-3,
+        view_size=[16, 20],
+        view_options=VIEWS,
+        weight=0.03,
+        dim=16,
+        num_slices=256,
+        out=OUT,
+    )
     result = je.evaluate(model, "shapes", pixels=True)
 
     test = open_source("shapes", split="test")

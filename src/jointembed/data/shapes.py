@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 LUMA = (0.299, 0.587, 0.114)
-CONTRAST = 0.3  # least difference in luminance between a shape and its background
+CONTRAST = 0.3  # how much lighter than its background a shape is, at least, in luminance
 TILT = math.radians(25)  # largest rotation either way
 CHUNK = 100  # images drawn at once, so that the working set stays in the caches
 

@@ -76,6 +76,7 @@ class LeJEPA(Method, name="lejepa"):
             all of them for other networks, as in the paper.
         swa: decay of a weight-averaged encoder that gives the centres (the paper: a small gain for vision
             transformers); 0 for none.
+        compiled: run SIGReg on the CPU in C++ kernels, built on first use in about a second where there is a compiler.
     """
 
     spaces = ("backbone", "projector")
@@ -94,6 +95,7 @@ class LeJEPA(Method, name="lejepa"):
         num_points: int = 17,
         centre: Literal["auto", "global", "all"] = "auto",
         swa: float = 0.0,
+        compiled: bool = False,
     ) -> None:
         if not 0 <= weight <= 1:
             raise ValueError(f"weight: expected a number from 0 to 1, got {weight}")
@@ -107,7 +109,7 @@ class LeJEPA(Method, name="lejepa"):
             raise ValueError(f"swa: expected a decay from 0 to below 1, got {swa}")
         super().__init__(backbone, density_dim=dim)
         self.projector = projector_mlp(feature_dim(backbone), projector_width, dim, projector_layers)
-        self.sigreg = SIGReg(EppsPulley(t_max, num_points), num_slices=num_slices)
+        self.sigreg = SIGReg(EppsPulley(t_max, num_points, compiled=compiled), num_slices, compiled=compiled)
         self.weight = weight
         if centre == "auto":  # patch_embed marks a vision transformer in timm; class_token one in torchvision
             centre = "global" if hasattr(backbone, "patch_embed") or hasattr(backbone, "class_token") else "all"
