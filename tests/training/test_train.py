@@ -8,9 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import TINY, tiny_network
+from PIL import Image
 from torch import nn
 
 import jointembed as je
@@ -158,6 +160,24 @@ def test_local_views_and_five_channels_train(tmp_path: Path) -> None:
         images, backbone=tiny_network(5), out=tmp_path / "x", epochs=1, batch_size=20, num_local=2, local_size=6, **TINY
     )
     assert model.embed(images).shape == (40, 32)
+
+
+def test_a_folder_of_photographs_trains_embeds_and_lists_what_it_skipped(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        folder = tmp_path / "photos" / ("dogs" if i % 2 else "cats")
+        folder.mkdir(parents=True, exist_ok=True)
+        size = tuple(rng.integers(20, 40, 2))
+        Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / f"{i:02}.png")
+    (tmp_path / "photos" / "cats" / "broken.jpg").write_bytes(b"not a picture")
+    options = {"epochs": 2, "batch_size": 16, "image_size": 16, **TINY}
+    runs = []
+    for name in "ab":  # the second run reads the cache, in other workers
+        torch.manual_seed(0)
+        runs.append(je.train(tmp_path / "photos", backbone=tiny_network(3), out=tmp_path / name, **options))
+    assert torch.equal(*map(weights, runs))
+    assert "skipped cats/broken.jpg" in (tmp_path / "a" / "log.txt").read_text()
+    assert runs[0].embed(tmp_path / "photos").shape == (40, 32)
 
 
 def test_lightning_stays_reachable(tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def train(
     """
     arguments = dict(locals())
     _check_arguments(arguments)
+    cls = methods.get(method)
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     _check_folder(folder, resume)
     source = open_source(data, labels=labels, root=root)
@@ -107,25 +108,15 @@ def train(
     if image_size is None:
         image_size = min(LARGEST_DEFAULT_SIZE, *(source.image_size or (LARGEST_DEFAULT_SIZE,)))
     mean, std = channel_statistics(source)
-    stages = [
-        Views(
-            size,
-            preset or methods.get(method).preset,
-            num_global=num_global,
-            num_local=num_local,
-            local_size=local_size or max(size // 2, 8),
-            mean=mean,
-            std=std,
-            **(view_options or {}),
-        )
-        for size in (view_size if isinstance(view_size, list | tuple) else [view_size or image_size])
-    ]
-    if not stages:
+    sizes = view_size if isinstance(view_size, list | tuple) else [view_size or image_size]
+    if not sizes:
         raise ValueError("view_size: expected a size or a list of sizes, got an empty list")
+    options = {"num_global": num_global, "num_local": num_local, "mean": mean, "std": std, **(view_options or {})}
+    stages = [Views(n, preset or cls.preset, local_size=local_size or max(n // 2, 8), **options) for n in sizes]
     views = GrowingViews(stages, epochs)
     config = Config(
         method=method,
-        method_options=method_options,
+        method_options={name: p.default for name, p in cls.options().items()} | method_options,
         backbone=backbone if isinstance(backbone, str) else None,
         channels=source.channels,
         image_size=image_size,
