@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, tiny_network
 from PIL import Image
+from tiny import TINY, tiny_network
 from torch import nn
 
 import jointembed as je
