@@ -4,6 +4,7 @@ python examples/demo.py
 """
 
 import json
+import logging
 import shutil
 import time
 from pathlib import Path
@@ -23,13 +24,15 @@ VIEWS = {"crop_scale": (0.6, 1.0), "jitter": 1.0, "jitter_strength": (0.8, 0.8, 
 
 
 def main() -> None:
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("jointembed").setLevel(logging.INFO)
     shutil.rmtree(OUT, ignore_errors=True)
     began = time.perf_counter()
     model = je.train(
         "shapes",
         method="lejepa",
         backbone="resnet10-tiny",
-        epochs=8,
+        epochs=11,
         batch_size=64,
         lr=4e-3,
         view_size=[16, 20],

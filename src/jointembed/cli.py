@@ -78,10 +78,10 @@ def print_table(title: str, result: dict[str, float]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("measure", "value", title=title)
+    table = Table("measure", "value", title=title, min_width=len(title) + 4)
     for name, value in result.items():
-        percent = isinstance(value, float) and name != "seconds"
-        table.add_row(name.replace("_", " "), f"{100 * value:.2f} %" if percent else f"{value:,.10g}"[:10])
+        accuracy = isinstance(value, float) and name != "seconds"
+        table.add_row(name.replace("_", " "), f"{100 * value:.2f} %" if accuracy else f"{value:,.0f}")
     Console().print(table)
 
 

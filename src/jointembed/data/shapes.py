@@ -1,7 +1,7 @@
 """`shapes`: ten classes of drawn shapes with every nuisance known, for demos and tests that need no download.
 
-Position, size, rotation, colours, gradient and noise vary so much that nearest neighbours of raw pixels share a
-background rather than a shape; the shape itself stays plain to the eye, also after cropping, flips and grey.
+Position, size, rotation, colours, gradient and noise vary so much that nearest neighbours of raw pixels share a place
+and a colour rather than a shape; the shape itself stays plain to the eye, also after cropping, flips and grey.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 LUMA = (0.299, 0.587, 0.114)
 CONTRAST = 0.3  # how much lighter than its background a shape is, at least, in luminance
-TILT = math.radians(25)  # largest rotation either way
+TILT = math.radians(18)  # largest rotation either way
 CHUNK = 100  # images drawn at once, so that the working set stays in the caches
 
 # Signed distances in units of the shape's radius, negative inside; x to the right, y down, both (N, H, W).
@@ -140,7 +140,7 @@ def _draw_factors(n: int, size: int, generator: np.random.Generator) -> dict[str
         return torch.from_numpy(generator.uniform(low, high, (n, *shape)).astype(np.float32))
 
     scale = size / 32
-    radius = uniform(7.0 * scale, 10.5 * scale)
+    radius = uniform(7.0 * scale, 9.5 * scale)
     reach = 0.5 * size + 1.0 * scale - radius  # a large shape has less room: it may pass the border by one pixel
     foreground, background = _draw_colours(n, generator)
     return {

@@ -25,5 +25,5 @@ def effective_rank(z: Tensor) -> float:
 
 def geometry(z: Tensor) -> Geometry:
     """All three for features z (N, D)."""
-    z = z.double()
+    z = z.detach().double()
     return Geometry(effective_rank(z), float(z.var(0).mean().sqrt()), float(z.norm(dim=1).mean()))

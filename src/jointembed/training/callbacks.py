@@ -101,6 +101,7 @@ class Progress(Callback):
     def __init__(self, bar: bool) -> None:
         self.show = bar and sys.stderr.isatty()
         self.bar: Any = None
+        self.said: dict[str, float] = {}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.began, self.first = time.perf_counter(), trainer.global_step
@@ -138,7 +139,9 @@ class Progress(Callback):
         )
         module.log("images_per_second", rate, rank_zero_only=True)
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k != "images_per_second"}
-        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        # Lightning goes on showing what was last measured: say only what is new.
+        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if value != self.said.get(name))
+        self.said = metrics
         where = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         log.info("%s: %s; %.0f images/s, %.1f min left", where, text, rate, left / 60)
 
