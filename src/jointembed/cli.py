@@ -121,21 +121,19 @@ def build_parser(argv: list[str]) -> ArgumentParser:
 
 
 def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
-    skip: set[str | int] = set()
+    takes_run = verb in ("embed", "evaluate")
+    if takes_run:
+        parser.add_argument("run", help="the run folder")
+    if verb == "reproduce":
+        from jointembed.experiments import EXPERIMENTS
+
+        parser.add_argument("experiment", help="; ".join(f"{name}: {text}" for name, text in EXPERIMENTS.items()))
+    parser.add_argument("--config", action="config", help="a YAML file with any of these")
+    parser.add_function_arguments(function, as_positional=False, skip={"run"} if takes_run else set())
     if verb == "train":  # its method's options are flags as well
         from jointembed import methods
 
         parser.add_class_arguments(methods.get(_chosen_method(argv)), skip={"backbone"})
-    elif verb == "reproduce":
-        from jointembed.experiments import EXPERIMENTS
-
-        listed = "; ".join(f"{name}: {text}" for name, text in EXPERIMENTS.items())
-        parser.add_argument("experiment", help=listed)
-    else:
-        parser.add_argument("run", help="the run folder")
-        skip = {"run"}
-    parser.add_argument("--config", action="config", help="a YAML file with any of these")
-    parser.add_function_arguments(function, as_positional=False, skip=skip)
     for action in parser._actions:  # a bare --flag means true
         if getattr(action, "_typehint", None) is bool:
             action.nargs, action.const = "?", True
@@ -162,8 +160,10 @@ def _chosen_method(argv: list[str]) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Entry point: one sentence for an error, the traceback with --debug."""
     words = [_underscored(word) for word in (sys.argv[1:] if argv is None else argv)]
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("jointembed").setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)  # a terminal has the progress bar
+    logging.basicConfig(format="%(message)s", handlers=[handler])
+    logging.getLogger("jointembed").setLevel(logging.INFO)
     try:
         arguments = build_parser(words).parse_args(words)
         verb = arguments.subcommand
