@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 Indices = Tensor | np.ndarray | Sequence[int]
 
 
-class Source:
+class Source(ABC):
     """Images by number. `batch` gives uint8: one tensor (B, C, H, W) if all have one size, else a list of (C, H, W).
 
     A label of -1 means that this image has none. Subclasses implement `_read` for a checked int64 array of indices.
@@ -56,8 +57,9 @@ class Source:
         """The images at `indices`, in that order; labels, names and factors follow, pixels stay where they are."""
         return _Subset(self, self._check(indices))
 
+    @abstractmethod
     def _read(self, indices: np.ndarray) -> Tensor | list[Tensor]:
-        raise NotImplementedError
+        """The images at these checked indices."""
 
     def _check(self, indices: Indices) -> np.ndarray:
         rows = np.asarray(indices)
