@@ -43,8 +43,7 @@ class EpochBatches(Sampler[BatchKey]):
 
 
 class GrowingViews:
-    """Views of growing size: each stage takes an equal share of the epochs. Small views are cheap, and early epochs
-    learn as much from them."""
+    """Views of growing size: each stage takes an equal share of the epochs, the cheap small ones first."""
 
     def __init__(self, stages: list[Views], epochs: int) -> None:
         self.stages, self.epochs = stages, epochs

@@ -74,8 +74,8 @@ def train(
         batch_size: images per step; each is seen once per view.
         image_size: side of the images the model is made for; by default their own, at most 96.
         view_size: side of the global views in training; by default image_size. A random crop enlarges what it shows, so
-            views of about three quarters of image_size show things as large as whole images do, in half the time.
-            Several sizes, e.g. [16, 20, 24], share the epochs equally: what comes early can be learned small.
+            views of about three quarters of image_size show things about as large as whole images do, for half the work.
+            Several sizes, e.g. [16, 20, 24], share the epochs equally.
         num_global: global views per image.
         num_local: local views per image, smaller crops at `local_size`.
         local_size: side of the local views; by default half of view_size.
@@ -231,7 +231,11 @@ def _loader(source: Source, views: GrowingViews, batch_size: int, seed: int) -> 
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the activations' memory between steps instead of mapping, and zeroing, it anew in each of them."""
+    """Keep glibc from mapping large blocks anew, and returning them, in every step.
+
+    Forward and backward of resnet10-narrow went from 221 to 339 images/s at 512 x 32 px and from 554 to 582 at
+    128 x 24 px; resnet10-tiny gained at 512 x 32 px and lost up to a fifth at small sizes. One run each.
+    """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
