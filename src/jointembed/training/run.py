@@ -74,7 +74,7 @@ def train(
         batch_size: images per step; each is seen once per view.
         image_size: side of the images the model is made for; by default their own, at most 96.
         view_size: side of the global views in training; by default image_size. A random crop enlarges what it shows, so
-            views of about three quarters of image_size show things about as large as whole images do, for half the work.
+            views of about three quarters of image_size show things about as large as whole images, for half the work.
             Several sizes, e.g. [16, 20, 24], share the epochs equally.
         num_global: global views per image.
         num_local: local views per image, smaller crops at `local_size`.
