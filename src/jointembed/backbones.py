@@ -30,7 +30,7 @@ def _narrow_resnet(blocks: tuple[int, int, int, int], width: int = 32) -> Callab
             channels=(width, 2 * width, 4 * width, 8 * width),
             stem_type="deep",
             stem_width=width // 2,
-            zero_init_last=False,  # short trainings: 80 % k-NN on shapes instead of 43 % after six epochs
+            zero_init_last=False,  # with it, short trainings on shapes learned far less
         )
         net.conv1 = nn.Conv2d(channels, width, 3, stride=1 if image_size <= SMALL_IMAGE else 2, padding=1, bias=False)
         if image_size <= SMALL_IMAGE:
