@@ -1,3 +1,4 @@
+import csv
 import json
 import subprocess
 import sys
@@ -5,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+from scipy import stats
 
 import jointembed as je
 from jointembed.cli import main
@@ -28,6 +31,69 @@ def test_the_three_verbs_do_what_python_does(run: Path, tmp_path: Path, capsys: 
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["knn"] == je.evaluate(out, "digits", linear="none")["knn"]
     assert f"{100 * result['pixel_knn']:.2f} %" in capsys.readouterr().out
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 30 digits the model has not seen, and 10 pictures of noise."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    digits = je.data.open_source("digits", split="test").batch(range(30))[:, 0].numpy()
+    noise = np.random.default_rng(0).integers(0, 256, (10, *digits.shape[1:]), np.uint8)
+    for i, pixels in enumerate([*digits, *noise]):
+        Image.fromarray(pixels).save(folder / f"{'digit' if i < 30 else 'noise'}{i:02}.png")
+    return folder
+
+
+def test_score_writes_what_python_finds(
+    run: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scores.csv"
+    main(["score", str(run), "--data", str(pictures), "--out", str(out), "--false-alarm-rate", "0.1"])
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows] == sorted(path.name for path in pictures.iterdir())
+    scores = np.array([float(row["score"]) for row in rows])
+    model = je.load(run)
+    np.testing.assert_allclose(scores, model.anomaly_score(pictures).numpy(), rtol=1e-4)
+
+    kind = model.method.scores[0]
+    train, held_out = (model.reference[f"{part}/{kind}"].double().numpy() for part in ("train", "held_out"))
+    ranks = stats.percentileofscore(train, scores, kind="weak")
+    np.testing.assert_allclose([float(row["percentile"]) for row in rows], ranks, atol=100 / len(train))
+    limit = np.sort(held_out)[-int((len(held_out) + 1) * 0.1)]
+    assert [row["flag"] for row in rows] == [str(int(score > limit)) for score in scores]
+
+    said = capsys.readouterr().out
+    assert f"40 images of {pictures}, {(scores > limit).sum()} flagged" in said
+    assert f"{kind} above {limit:.4g}" in said
+    assert f"from {len(held_out)} held-out training images" in said
+    with Image.open(tmp_path / "scores.png") as sheet:
+        assert sheet.format == "PNG" and min(sheet.size) > 800
+
+
+def test_score_writes_parquet_and_no_sheet_if_told_so(run: Path, pictures: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "out" / "scores.parquet"
+    main(["score", str(run), "--data", str(pictures), "--out", str(out), "--sheet", "none"])
+    table = parquet.read_table(out)
+    assert table.column_names == ["name", "score", "percentile", "flag"]
+    np.testing.assert_allclose(table["score"].to_numpy(), je.load(run).anomaly_score(pictures).numpy(), rtol=1e-4)
+    assert [path.name for path in out.parent.iterdir()] == ["scores.parquet"]
+
+
+def test_score_refuses_before_it_works(run: Path, pictures: Path, tmp_path: Path) -> None:
+    begin = ["score", str(run), "--data", str(pictures), "--out", str(tmp_path / "x.csv")]
+    with pytest.raises(SystemExit, match=r"^jointembed: out: expected a file name ending in .csv or .parquet"):
+        main([*begin, "--out", str(tmp_path / "x.txt")])
+    with pytest.raises(SystemExit, match=r"^jointembed: sheet: expected a file name ending in .png, or none"):
+        main([*begin, "--sheet", "x.jpg"])
+    with pytest.raises(SystemExit, match=r"^jointembed: false_alarm_rate: 1e-05 needs at least 99,999 held-out images"):
+        main([*begin, "--false_alarm_rate", "1e-5"])
+    with pytest.raises(SystemExit, match=r"^jointembed: score: expected one of "):
+        main([*begin, "--score", "luck"])
+    assert not list(tmp_path.glob("x.*"))
 
 
 def test_a_yaml_file_gives_any_flag_and_the_command_line_wins(tmp_path: Path) -> None:

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from jointembed import backbones, data, evaluation, methods, metrics, normality
+    from jointembed import backbones, data, distributions, evaluation, methods, metrics, normality
     from jointembed.evaluation.protocol import evaluate
     from jointembed.model import Model, load
     from jointembed.training import train
 
 # Everything is imported when first asked for: timm and Lightning take longer to import than torch itself.
-_ROOMS = ("backbones", "data", "evaluation", "methods", "metrics", "normality")
+_ROOMS = ("backbones", "data", "distributions", "evaluation", "methods", "metrics", "normality")
 _NAMES = {"Model": "model", "load": "model", "train": "training", "evaluate": "evaluation"}
 
 __all__ = [
     "Model",
     "backbones",
     "data",
+    "distributions",
     "evaluate",
     "evaluation",
     "load",

@@ -73,6 +73,62 @@ def evaluate(
             path.write_text(json.dumps(result, indent=2) + "\n")
 
 
+def score(
+    run: str,
+    data: Any,
+    out: str = "scores.csv",
+    score: str | None = None,
+    false_alarm_rate: float = 0.05,
+    sheet: str | None = None,
+    batch_size: int = 256,
+    root: str | None = None,
+) -> None:
+    """Score images by how strange they are to a trained model, and flag the strangest. No labels are needed.
+
+    Args:
+        run: the run folder.
+        data: a folder of images, an .npz or .npy file, or the name of a data set.
+        out: the .csv or .parquet to write: name, score, percentile among the training images, flag.
+        score: which of the method's scores; by default its first.
+        false_alarm_rate: the share of normal images that may be flagged.
+        sheet: a .png of the strangest and the most typical images; by default beside out, none for no sheet.
+        batch_size: images per forward pass.
+        root: where torchvision data sets are, or go.
+    """
+    import math
+
+    from jointembed.data import open_source
+    from jointembed.model import load
+    from jointembed.report import contact_sheet
+    from jointembed.scoring import check_table, score_images, write_table
+
+    table = check_table(out)
+    picture = table.with_suffix(".png") if sheet is None else Path(sheet)
+    if sheet != "none" and picture.suffix != ".png":
+        raise ValueError(f"sheet: expected a file name ending in .png, or none, got {sheet}")
+    model = load(run)
+    channels = model.config.channels if model.config.channels in (1, 3) else None
+    source = open_source(data, root=root, channels=channels, minimum=1)
+    found = score_images(model, source, score, false_alarm_rate, batch_size)
+    write_table(table, found.columns())
+    limit, flagged = found.threshold, int(found.flag.sum())
+    print(f"{table}: {len(source):,} images of {source.name}, {flagged:,} flagged")
+    asked = _per_cent(false_alarm_rate)
+    print(f"flagged: {found.kind} above {limit.value:.4g}; asked for: at most {asked} of normal images")
+    if math.isnan(limit.low):
+        print("true false-alarm rate: unknown, see the warning")
+    else:
+        low, high = _per_cent(limit.low), _per_cent(limit.high)
+        print(f"true false-alarm rate: {low} to {high} (95 % interval from {limit.images:,} held-out training images)")
+    if sheet != "none":
+        contact_sheet(source, found.score, picture, source.names, flagged=found.flag)
+        print(f"{picture}: the strangest and the most typical images")
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
 def print_table(title: str, result: dict[str, float]) -> None:
     """Accuracies in per cent, everything else as it is."""
     from rich.console import Console
@@ -102,6 +158,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "train": ("train a model on unlabelled images", _train),
     "embed": ("embed images with a trained model", lambda argv: embed),
     "evaluate": ("measure a trained model on labelled images", lambda argv: evaluate),
+    "score": ("score images by how strange they are to a trained model", lambda argv: score),
     "reproduce": ("run one of the papers' experiments", _reproduce),
 }
 
@@ -121,7 +178,7 @@ def build_parser(argv: list[str]) -> ArgumentParser:
 
 
 def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
-    takes_run = verb in ("embed", "evaluate")
+    takes_run = verb in ("embed", "evaluate", "score")
     if takes_run:
         parser.add_argument("run", help="the run folder")
     if verb == "reproduce":

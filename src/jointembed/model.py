@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Independent
 
 from jointembed import methods
 from jointembed._files import atomic
@@ -33,6 +33,7 @@ class Config:
     image_size: int
     mean: list[float]
     std: list[float]
+    source_size: list[int] | None = None  # of the training images, where they all had one
     training: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -62,6 +63,8 @@ class Model:
         self.method = method.eval().to(memory_format=torch.channels_last)
         self.config = config
         self.views = Views(config.image_size, method.preset, mean=config.mean, std=config.std)
+        # Scores of training images, "train/<score>", and of images held out of it, "held_out/<score>".
+        self.reference: dict[str, Tensor] = {}
 
     def __repr__(self) -> str:
         c = self.config
@@ -99,6 +102,12 @@ class Model:
     def _encode(self, source: Source, batch_size: int, progress: bool) -> Iterator[dict[str, Tensor]]:
         if source.channels != self.config.channels:
             raise ValueError(f"images: expected {self.config.channels} channels, got {source.channels} ({source.name})")
+        side, size = self.config.image_size, self.config.source_size
+        if size and source.names is None and source.image_size not in (None, (side, side), tuple(size)):
+            raise ValueError(
+                f"images: expected {size[0]} x {size[1]} as in training, got {source.image_size} ({source.name}); "
+                "resize them if they show the same things"
+            )
         if batch_size < 1:
             raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
         self.method.eval()
@@ -114,28 +123,76 @@ class Model:
             yield self.method.encode(self.views.single(batch).contiguous(memory_format=torch.channels_last))
 
     def log_prob(self, images: Any, batch_size: int = 256) -> Tensor:
-        """Log-density (N,) of the images' embeddings in the method's density space."""
-        density = self.method.density()
-        z = self.embed(images, self.method.density_space, batch_size)
-        return density.log_prob(z.to(self.device)).cpu()
+        """Log-density (N,) of the images' embeddings, as the method models it.
 
-    def anomaly_score(self, images: Any, batch_size: int = 256) -> Tensor:
-        """One number per image (N,), higher = stranger: minus the log-density of its embedding."""
-        return -self.log_prob(images, batch_size)
+        For VJE that of each embedding under its own posterior; for LeJEPA under the Gaussian of the training images.
+        """
+        return -self.anomaly_score(images, batch_size=batch_size)
+
+    def anomaly_score(
+        self,
+        images: Any,
+        score: str | None = None,
+        samples: int = 0,
+        seed: int = 0,
+        batch_size: int = 256,
+        progress: bool = True,
+    ) -> Tensor:
+        """One number per image (N,), higher = stranger.
+
+        Args:
+            images: what `jointembed.data.open_source` takes.
+            score: one of the method's `scores`: "density" (minus the log-density under the Gaussian of the training
+                images); for VJE also "joint", "sphere", "variance" and "entropy". By default its first.
+            samples: of the posterior to average over; 0 takes the posterior mean.
+            seed: of these samples.
+            batch_size: images per forward pass.
+            progress: show a progress bar on a terminal.
+        """
+        score = score or self.method.scores[0]
+        if score not in self.method.scores:
+            raise ValueError(f"score: expected one of {', '.join(self.method.scores)}, got {score!r}")
+        return self.anomaly_scores(images, (score,), samples, seed, batch_size, progress)[score]
+
+    def anomaly_scores(
+        self,
+        images: Any,
+        scores: Sequence[str] | None = None,
+        samples: int = 0,
+        seed: int = 0,
+        batch_size: int = 256,
+        progress: bool = True,
+    ) -> dict[str, Tensor]:
+        """Several scores from one pass over the images; by default all the method has."""
+        scores = tuple(scores or self.method.scores)
+        if samples < 0:
+            raise ValueError(f"samples: expected at least 0, got {samples}")
+        if "density" in scores:
+            self.method.density()  # fitted, or an error before any work
+        found: dict[str, list[Tensor]] = {name: [] for name in scores}
+        for number, encoded in enumerate(self._encode(self.open(images), batch_size, progress)):
+            for name in scores:
+                found[name].append(self.method.score(encoded, name, samples, seed + number).float().cpu())
+        return {name: torch.cat(parts) for name, parts in found.items()}
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        """n latents (n, D) drawn from the density in the method's density space."""
+        """n latents (n, D) drawn from the density of the training embeddings in the method's density space."""
         if n < 1:
             raise ValueError(f"n: expected at least 1, got {n}")
         density = self.method.density()
         noise = torch.randn(n, len(density.loc), generator=torch.Generator().manual_seed(seed)).to(self.device)
         return (density.loc + noise @ density.scale_tril.mT).cpu()
 
-    def posterior(self, images: Any) -> Distribution:
-        """A distribution per image, where the method has one."""
-        have = [name for name in methods.names() if hasattr(methods.get(name), "posterior")]
-        listed = f"those that do: {', '.join(have)}" if have else "no method here does yet"
-        raise ValueError(f"method: {self.config.method!r} gives no posterior per image; {listed}")
+    def posterior(self, images: Any, batch_size: int = 256, progress: bool = True) -> Independent:
+        """A distribution over R^D per image, with batch shape (N,), where the method has one."""
+        posterior: Any = getattr(self.method, "posterior", None)
+        if posterior is None:
+            have = [name for name in methods.names() if hasattr(methods.get(name), "posterior")]
+            raise ValueError(
+                f"method: {self.config.method!r} gives no posterior per image; those that do: {', '.join(have)}"
+            )
+        batches = list(self._encode(self.open(images), batch_size, progress))
+        return posterior({name: torch.cat([z[name].float().cpu() for z in batches]) for name in batches[0]})
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`; each is replaced whole or not at all."""
@@ -146,6 +203,9 @@ class Model:
         state = {k: v.detach().cpu().contiguous().clone() for k, v in self.method.state_dict().items()}
         with atomic(folder / "model.safetensors") as path:
             save_file(state, path, metadata={"format": "pt"})
+        if self.reference:
+            with atomic(folder / "scores.safetensors") as path:
+                save_file(self.reference, path, metadata={"format": "pt"})
 
 
 def load(run: str | Path, backbone: nn.Module | None = None, device: str | torch.device = "cpu") -> Model:
@@ -166,4 +226,6 @@ def load(run: str | Path, backbone: nn.Module | None = None, device: str | torch
         model.method.load_state_dict(state)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"run: {folder / 'model.safetensors'} does not fit its config.json: {error}") from error
+    if (folder / "scores.safetensors").is_file():
+        model.reference = load_file(folder / "scores.safetensors")
     return model.to(device)

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
-from jointembed.metrics import effective_rank, geometry, knn_predict
+from jointembed.metrics import effective_rank, geometry, knn_distance, knn_predict
 
 
 def test_knn_agrees_with_scikit_learn() -> None:
@@ -57,3 +57,26 @@ def test_bad_shapes_are_named() -> None:
         knn_predict(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), torch.zeros(1, 3))
     with pytest.raises(ValueError, match="k: expected at least 1"):
         knn_predict(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), torch.zeros(1, 2), k=0)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_the_distance_to_the_nearest_agrees_with_scikit_learn(k: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    bank, queries = 3 * torch.randn(300, 12, generator=generator), torch.randn(150, 12, generator=generator)
+    distances, _ = NearestNeighbors(n_neighbors=k, metric="cosine").fit(bank.double()).kneighbors(queries.double())
+    ours = knn_distance(bank, queries, k, chunk=64)
+    torch.testing.assert_close(ours.double(), torch.from_numpy(distances.mean(1)), atol=1e-5, rtol=0)
+
+
+def test_the_distance_is_nothing_to_itself_and_two_to_its_opposite() -> None:
+    distance = knn_distance(torch.tensor([[2.0, 0.0]]), torch.tensor([[5.0, 0.0], [0.0, 1.0], [-3.0, 0.0]]), k=9)
+    torch.testing.assert_close(distance, torch.tensor([0.0, 1.0, 2.0]))
+
+
+def test_bad_arguments_of_the_distance_are_named() -> None:
+    with pytest.raises(ValueError, match=r"^bank: expected \(N, D\) with at least one row, got \(0, 2\)"):
+        knn_distance(torch.zeros(0, 2), torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"^queries: expected \(Q, 2\)"):
+        knn_distance(torch.zeros(4, 2), torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="^k: expected at least 1"):
+        knn_distance(torch.zeros(4, 2), torch.zeros(1, 2), k=0)

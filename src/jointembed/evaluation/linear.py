@@ -24,6 +24,11 @@ SEARCH_IMAGES = 10_000  # the search needs the right order of magnitude, not eve
 
 def linear_accuracy(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, seed: int = 0) -> float:
     """Test accuracy of a logistic regression on standardised features, tuned on held-out training labels."""
+    return top1(linear_predict(train, train_labels, test, seed), test_labels)
+
+
+def linear_predict(train: Tensor, train_labels: Tensor, test: Tensor, seed: int = 0) -> Tensor:
+    """What that logistic regression says of the test features (Q, D): one class (Q,) each."""
     if len(train_labels.unique()) < 2:
         raise ValueError(f"train_labels: expected at least two classes, got {train_labels.unique().tolist()}")
     scaler = StandardScaler()
@@ -38,8 +43,7 @@ def linear_accuracy(train: Tensor, train_labels: Tensor, test: Tensor, test_labe
     scores = {c: _logistic(c, fit_x, fit_y).score(held_x, held_y) for c in STRENGTHS}
     best = max(scores, key=lambda c: scores[c])
     probe = _logistic(best, x, y)
-    predicted = torch.from_numpy(probe.predict(scaler.transform(test.float().numpy())))
-    return top1(predicted, test_labels)
+    return torch.from_numpy(probe.predict(scaler.transform(test.float().numpy())))
 
 
 def _logistic(c: float, x: object, y: object) -> LogisticRegression:

@@ -6,6 +6,11 @@ from typing import Any
 
 EXPERIMENTS = {
     "lejepa-cifar10": "LeJEPA with the narrow ResNet-10 on CIFAR-10, 15 epochs",
+    "vje-ablation": "VJE, Tables 6 and 7: which terms are needed",
+    "vje-tails": "VJE, Table 5: how heavy the tails should be",
+    "vje-influence": "VJE, Figure 2: loss and influence of a residual",
+    "vje-one-class": "VJE, Tables 3 and 4: ten one-class models",
+    "vje-one-class-grid": "VJE, Figure 4: one-class AUROC over beta and df",
 }
 
 

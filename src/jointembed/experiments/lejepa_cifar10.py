@@ -22,6 +22,7 @@ RECIPE: dict[str, Any] = {
     "view_options": {"crop_scale": (0.2, 1.0), "solarise": 0.0},
     "weight": 0.03,
     "num_slices": 256,
+    "hold_out": 0.0,
     "watch_every": 1,
 }
 
@@ -62,7 +63,8 @@ def run(
 
     began = time.perf_counter()
     model = train(source, out=run, epochs=epochs, resume=resume, **(RECIPE | (changes or {})))
-    seconds = time.perf_counter() - began
+    with (Path(run) / "metrics.csv").open() as file:
+        minutes = float(list(csv.DictReader(file))[-1]["minutes"])  # of all starts of the run
     z, z_test = model.embed(source), model.embed(test)
     row = {
         "method": "LeJEPA",
@@ -72,10 +74,11 @@ def run(
         "scored on": "held-out training images" if held_out else "test images",
         "k-NN (k = 30) %": round(100 * knn_accuracy(z, source.labels, z_test, test.labels), 2),
         "linear %": round(100 * linear_accuracy(z, source.labels, z_test, test.labels), 2),
-        "training minutes": round(seconds / 60, 1),
+        "training minutes": round(minutes, 1),
     }
     name = "lejepa-cifar10" + ("-held-out" if held_out else "")
     command = f"jointembed reproduce lejepa-cifar10 --data {Path(data).name}" + (" --held-out" if held_out else "")
+    command += " --resume" if resume else ""
     write_results(Path(results), name, "LeJEPA on CIFAR-10", [row], command, time.perf_counter() - began)
     draw_curves(Path(run) / "metrics.csv", Path(results) / f"{name}.png")
     print(row)
@@ -98,6 +101,7 @@ def draw_curves(metrics: Path, path: Path) -> None:
         seen = [(epoch, float(row[column])) for epoch, row in zip(epochs, rows, strict=True) if row.get(column)]
         axis.plot([e for e, _ in seen], [100 * v if column == "knn" else v for _, v in seen], marker="o", markersize=3)
         axis.set(title=title, xlabel="epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     with atomic(path) as target:
         figure.savefig(target, dpi=110)

@@ -1,6 +1,6 @@
 """Methods: one file each, readable beside its paper. The pure loss first, then the method that owns the heads."""
 
-from . import lejepa
+from . import lejepa, vje
 from .base import Method, create, get, names
 
-__all__ = ["Method", "create", "get", "lejepa", "names"]
+__all__ = ["Method", "create", "get", "lejepa", "names", "vje"]

@@ -19,9 +19,10 @@ class Method(nn.Module, ABC):
     """
 
     name: ClassVar[str]
-    spaces: ClassVar[tuple[str, ...]]  # what `encode` returns; the first is what people want as features
+    spaces: tuple[str, ...]  # what `encode` returns; the first is what people want as features
     density_space: ClassVar[str]  # where `log_prob`, `sample` and the anomaly score live
     preset: ClassVar[str]  # augmentation of the method's paper
+    scores: ClassVar[tuple[str, ...]] = ("density",)  # anomaly scores; the first, minus a log-density, is the default
 
     density_mean: Tensor
     density_scale_tril: Tensor
@@ -67,6 +68,13 @@ class Method(nn.Module, ABC):
         if self.density_mean.isnan().any():
             raise ValueError("model: it has no fitted density; its training ended before the last step (see log.txt)")
         return MultivariateNormal(self.density_mean, scale_tril=self.density_scale_tril, validate_args=False)
+
+    def score(self, encoded: dict[str, Tensor], score: str, samples: int, seed: int) -> Tensor:
+        """One of `scores` for each image (N,), higher = stranger, from what `encode` gave.
+
+        `samples` of a posterior are averaged over, drawn with `seed`, where a score depends on one; 0 takes its mean.
+        """
+        return -self.density().log_prob(encoded[self.density_space].float())
 
     @classmethod
     def options(cls) -> dict[str, inspect.Parameter]:

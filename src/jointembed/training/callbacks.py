@@ -102,10 +102,20 @@ class Progress(Callback):
         self.show = bar and sys.stderr.isatty()
         self.bar: Any = None
         self.said: dict[str, float] = {}
+        self.images, self.earlier = 0, 0.0  # seen, and the seconds before this start: an interrupted run adds up
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"images": self.images, "seconds": self.seconds()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.images, self.earlier = state["images"], state["seconds"]
+
+    def seconds(self) -> float:
+        """Spent in training, over all starts of the run."""
+        return self.earlier + time.perf_counter() - self.began
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.began, self.first = time.perf_counter(), trainer.global_step
-        self.images = 0
+        self.began = time.perf_counter()
         if not (self.show and trainer.is_global_zero):
             return
         from rich.console import Console
@@ -125,20 +135,18 @@ class Progress(Callback):
     def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *args: Any) -> None:
         self.images += len(args[0]) if isinstance(args[0], Tensor) else len(args[0][0])
         if self.bar:
-            rate = self.images / (time.perf_counter() - self.began)
+            rate = self.images / self.seconds()
             text = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, loss {float(outputs['loss']):.4f}"
             self.bar.update(self.task, completed=trainer.global_step, description=text, rate=f"{rate:.0f} images/s")
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        seconds = time.perf_counter() - self.began
+        seconds, steps = self.seconds(), trainer.estimated_stepping_batches
         rate = self.images * trainer.world_size / seconds
-        left = (
-            seconds
-            / max(trainer.global_step - self.first, 1)
-            * (trainer.estimated_stepping_batches - trainer.global_step)
-        )
-        module.log("images_per_second", rate, rank_zero_only=True)
-        metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k != "images_per_second"}
+        left = seconds / trainer.global_step * (steps - trainer.global_step)
+        module.log_dict({"images_per_second": rate, "minutes": seconds / 60}, rank_zero_only=True)
+        metrics = {
+            k: float(v) for k, v in trainer.callback_metrics.items() if k not in ("images_per_second", "minutes")
+        }
         # Lightning goes on showing what was last measured: say only what is new.
         text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if value != self.said.get(name))
         self.said = metrics

@@ -31,6 +31,7 @@ log = logging.getLogger("jointembed")
 
 LARGEST_DEFAULT_SIZE = 96  # larger images are trained at this side unless asked otherwise: what a CPU can still do
 DENSITY_IMAGES = 20_000  # enough for the covariance of a few hundred dimensions
+REFERENCE_IMAGES = 5_000  # whose scores are kept: a percentile needs no more
 WATCHED_IMAGES = 5_000
 
 
@@ -54,6 +55,7 @@ def train(
     warmup_epochs: float = 1.0,
     precision: str = "auto",
     seed: int = 0,
+    hold_out: float = 0.05,
     watch_every: int = 5,
     stop_on_collapse: bool = False,
     resume: bool = False,
@@ -87,6 +89,7 @@ def train(
         warmup_epochs: length of the warm-up.
         precision: "auto" is bf16 autocast where the hardware has it, else 32; or any of Lightning's.
         seed: of the weights, the order and the views: on one CPU machine the same seed gives the same bits.
+        hold_out: share of the images kept out of training: what `jointembed score` sets its alarm by. 0 for none.
         watch_every: epochs between looks at k-NN accuracy (if there are labels) and at collapse.
         stop_on_collapse: stop when the features have collapsed, instead of only warning.
         resume: continue the run in `out` after its last whole epoch.
@@ -101,7 +104,8 @@ def train(
     cls = methods.get(method)
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     _check_folder(folder, resume)
-    source = open_source(data, labels=labels, root=root)
+    whole = open_source(data, labels=labels, root=root)
+    source, held_out = _hold_out(whole, hold_out, seed)
     if len(source) < batch_size:
         log.warning("batch_size: %d is more than the %d images; using %d", batch_size, len(source), len(source))
         batch_size = len(source)
@@ -122,6 +126,7 @@ def train(
         image_size=image_size,
         mean=mean,
         std=std,
+        source_size=list(whole.image_size) if whole.image_size else None,
         training={k: v for k, v in arguments.items() if k not in _NOT_RECORDED}
         | {"batch_size": batch_size, "data": source.name, "images": len(source), "versions": versions()},
     )
@@ -154,10 +159,19 @@ def train(
                 _loader(source, views, batch_size, seed),
                 folder / "checkpoint.ckpt" if resume else None,
             )
-            _finish(model, source, folder)
+            _finish(model, source, held_out, folder)
             if lightning.interrupted:
                 raise KeyboardInterrupt
     return model
+
+
+def _hold_out(source: Source, share: float, seed: int) -> tuple[Source, Source | None]:
+    """Images to train on, and a random share of them to keep apart; two at least are trained on."""
+    count = min(round(share * len(source)), len(source) - 2)
+    if count < 1:
+        return source, None
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+    return source.subset(order[count:].sort().values), source.subset(order[:count].sort().values)
 
 
 _NOT_RECORDED = (
@@ -182,6 +196,8 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
     for name in ("num_local", "weight_decay", "warmup_epochs", "seed"):
         if not arguments[name] >= 0:
             raise ValueError(f"{name}: expected a number of at least 0, got {arguments[name]}")
+    if not 0 <= arguments["hold_out"] < 1:
+        raise ValueError(f"hold_out: expected a share from 0 to below 1, got {arguments['hold_out']}")
     method = arguments["method"]
     known = methods.get(method).options()
     for name in arguments["method_options"]:
@@ -288,12 +304,17 @@ def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], ch
         signal.signal(signal.SIGINT, handler)
 
 
-def _finish(model: Model, source: Source, folder: Path) -> None:
-    """Fit the density of the training embeddings and save for the last time."""
-    some = torch.linspace(0, len(source) - 1, min(len(source), DENSITY_IMAGES)).long()
-    z = model.embed(source.subset(some), model.method.density_space, progress=False)
+def _finish(model: Model, source: Source, held_out: Source | None, folder: Path) -> None:
+    """Fit the density of the training embeddings, keep the scores of known images, and save for the last time."""
+    some = source.subset(torch.linspace(0, len(source) - 1, min(len(source), DENSITY_IMAGES)).long())
+    z = model.embed(some, model.method.density_space, progress=False)
     if z.isfinite().all():
         model.method.fit_density(z)
+        few = some.subset(torch.linspace(0, len(some) - 1, min(len(some), REFERENCE_IMAGES)).long())
+        for name, images in (("train", few), ("held_out", held_out)):
+            if images is not None:
+                found = model.anomaly_scores(images, progress=False)
+                model.reference |= {f"{name}/{score}": values for score, values in found.items()}
     else:
         log.warning("the embeddings are not finite; the model is saved without a density")
     model.save(folder)

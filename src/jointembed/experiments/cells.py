@@ -1,0 +1,46 @@
+"""Many small trainings: one process per core, each result kept as soon as it is there."""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jointembed._files import atomic
+
+log = logging.getLogger("jointembed")
+
+
+def run_cells(
+    function: Callable[..., dict[str, Any]], cells: Sequence[dict[str, Any]], kept: Path, jobs: int | None = None
+) -> list[dict[str, Any]]:
+    """function(**cell) for every cell, in their order.
+
+    Small networks gain little from a second thread, so that cells run beside each other on one thread each. Results are
+    kept in a JSON file under all their arguments: after an interruption, only what is missing is computed.
+
+    Args:
+        function: importable by name; JSON in, JSON out.
+        cells: its arguments.
+        kept: the JSON file.
+        jobs: processes; by default one per core.
+    """
+    done: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.is_file() else {}
+    keys = [json.dumps(cell, sort_keys=True) for cell in cells]
+    missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in done}
+    if missing:
+        count = min(jobs or os.cpu_count() or 1, len(missing))
+        # A fresh interpreter each: forking after torch has started its threads may hang.
+        with ProcessPoolExecutor(count, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+            futures = {pool.submit(function, **cell): key for key, cell in missing.items()}
+            for future in as_completed(futures):
+                done[futures[future]] = future.result()
+                with atomic(kept) as path:
+                    path.write_text(json.dumps(done, indent=2) + "\n")
+                log.info("%d of %d cells: %s", len(set(keys) & set(done)), len(cells), done[futures[future]])
+    return [done[key] for key in keys]

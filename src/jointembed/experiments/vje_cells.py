@@ -1,0 +1,76 @@
+"""What the VJE experiments share: settings for small data, one training for features, one on a single class."""
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from jointembed import load, train
+from jointembed.data import Source, open_source
+from jointembed.evaluation import knn_accuracy, linear_accuracy, one_class
+from jointembed.training import Diverged
+
+# Small views cost a quarter of full ones; blur is left out at this size, as in the paper.
+SMALL: dict[str, Any] = {
+    "method": "vje",
+    "backbone": "resnet10-narrow",
+    "batch_size": 128,
+    "view_size": 16,
+    "view_options": {"blur": 0.0},
+    "hold_out": 0.0,
+    "progress": False,
+}
+
+
+def parts(data: str, images: int, held_out: bool, test_images: int | None = None) -> tuple[Source, Source]:
+    """Training images, and the test images or, to tune by, 5,000 training images apart from them."""
+    source = open_source(data)
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
+    test = source.subset(order[-5000:]) if held_out else open_source(data, split="test")
+    few = order[: -5000 if held_out else None][:images].sort().values
+    return source.subset(few), test if test_images is None else test.subset(range(test_images))
+
+
+def features(data: str, images: int, held_out: bool, **training: Any) -> dict[str, Any]:
+    """k-NN and linear accuracy of z, and the mean and the coefficient of variation of the posterior variance."""
+    source, test = parts(data, images, held_out)
+    assert source.labels is not None and test.labels is not None
+    began = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        try:
+            model = train(source, out=Path(folder) / "run", **(SMALL | training))
+        except Diverged as error:
+            return {"diverged": str(error)}
+    minutes = (time.perf_counter() - began) / 60
+    z, z_test, variance = model.embed(source), model.embed(test), model.embed(test, "variance")
+    return {
+        "knn": 100 * knn_accuracy(z, source.labels, z_test, test.labels),
+        "linear": 100 * linear_accuracy(z, source.labels, z_test, test.labels),
+        "variance": float(variance.mean()),
+        "cv": float((variance.std(1) / variance.mean(1)).mean()),
+        "minutes": minutes,
+    }
+
+
+def one_class_cell(data: str, label: int, held_out: bool, test_images: int | None, **training: Any) -> dict[str, Any]:
+    """AUROC of every score for a model of one class, and the mean entropy and variance sum of its posteriors."""
+    source, test = parts(data, 10**9, held_out, test_images)
+    began = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        try:
+            result = one_class(source, test, classes=[label], out=folder, **(SMALL | training))
+        except Diverged as error:
+            return {"diverged": str(error)}
+        model = load(next(Path(folder).iterdir()))
+        found = {row["score"]: row for row in result.rows}
+        if "entropy" in found:
+            scores = model.anomaly_scores(test, ("entropy", "variance"), progress=False)
+            found["posterior"] = {name: float(values.mean()) for name, values in scores.items()}
+    return found | {"minutes": (time.perf_counter() - began) / 60}
+
+
+def rounded(value: float | None, digits: int) -> str:
+    """A number as a table shows it; a dash for none."""
+    return "-" if value is None else f"{value:.{digits}f}"
