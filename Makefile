@@ -32,6 +32,7 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.sigreg
 	$(BIN)/python -m benchmarks.views
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.vje
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -194,9 +194,9 @@ def test_inference_network_looks_at_one_image_at_a_time():
     whole, alone = network(z), network(z[3:4])
     torch.testing.assert_close(whole.mean[3:4], alone.mean)
     torch.testing.assert_close(whole.variance[3:4], alone.variance)
-    assert [layer.out_features for layer in network.layers if isinstance(layer, nn.Linear)] == [12, 3, 12]
+    assert [layer.out_features for layer in network.layers if isinstance(layer, nn.Linear)] == [48, 12, 48]
     nn.init.constant_(network.variance.bias, -1e3)
-    assert float(network(z).variance.min()) == pytest.approx(1e-6, rel=1e-3)  # the floor
+    assert float(network(z).variance.detach().min()) == pytest.approx(1e-6, rel=1e-3)  # the floor
 
 
 def tiny_vje(**options):
@@ -275,11 +275,11 @@ def test_local_views_explain_and_are_not_explained():
     assert len(seen) == 2 * 1 + 2 * 2
 
 
-REGIMES = {  # what the paper's Table 7 says of the posterior variance: (least mean, most mean, least CV, most CV)
-    ("direction", "radius", "kl"): (0.05, 0.9, 0.2, 3.0),
-    ("direction", "kl"): (0.05, 0.9, 0.2, 3.0),
-    ("direction", "radius"): (0.0, 1e-3, 0.0, math.inf),
-    ("direction",): (0.0, 1e-3, 0.0, math.inf),
+REGIMES = {  # the paper's Table 7, after seconds: (least mean, most mean, least CV, most CV) of the posterior variance
+    ("direction", "radius", "kl"): (0.2, 0.8, 0.15, 3.0),
+    ("direction", "kl"): (0.2, 0.8, 0.15, 3.0),
+    ("direction", "radius"): (0.0, 0.03, 0.0, math.inf),
+    ("direction",): (0.0, 0.03, 0.0, math.inf),
     ("radius", "kl"): (0.9, 1.1, 0.0, 0.05),
 }
 
@@ -287,8 +287,8 @@ REGIMES = {  # what the paper's Table 7 says of the posterior variance: (least m
 @pytest.mark.parametrize("terms", REGIMES)
 def test_regimes_of_the_ablation(terms, tmp_path):
     model = je.train(
-        "digits", "vje", tiny_network(), epochs=15, out=tmp_path, batch_size=64, lr=3e-3, terms=terms,
-        preset="mnist", view_size=8, progress=False,
+        "digits", "vje", "resnet10-tiny", epochs=4, out=tmp_path, batch_size=64, lr=3e-3, terms=terms,
+        preset="mnist", progress=False,
     )  # fmt: skip
     variance = model.embed("digits", "variance", progress=False)
     least, most, least_cv, most_cv = REGIMES[terms]

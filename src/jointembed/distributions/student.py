@@ -13,7 +13,7 @@ class MultivariateStudentT(Distribution):
 
         >>> t = MultivariateStudentT(torch.zeros(3), torch.ones(3), df=3.0)
         >>> t.log_prob(torch.zeros(3)).item()
-        -2.3205...
+        -2.5510...
 
     The scale matrix is the covariance only at infinite `df`; for df > 2 the covariance is df / (df - 2) times it.
 

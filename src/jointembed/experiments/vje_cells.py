@@ -16,7 +16,7 @@ from jointembed.training import Diverged
 SMALL: dict[str, Any] = {
     "method": "vje",
     "backbone": "resnet10-narrow",
-    "batch_size": 128,
+    "batch_size": 64,
     "view_size": 16,
     "view_options": {"blur": 0.0},
     "hold_out": 0.0,
@@ -60,7 +60,9 @@ def one_class_cell(data: str, label: int, held_out: bool, test_images: int | Non
     began = time.perf_counter()
     with TemporaryDirectory() as folder:
         try:
-            result = one_class(source, test, classes=[label], out=folder, **(SMALL | training))
+            options = SMALL | training
+            scores = ("joint", "variance", "entropy", "density") if options["method"] == "vje" else None
+            result = one_class(source, test, classes=[label], scores=scores, out=folder, **options)
         except Diverged as error:
             return {"diverged": str(error)}
         model = load(next(Path(folder).iterdir()))

@@ -132,13 +132,13 @@ class InferenceNetwork(nn.Module):
 
     Args:
         dim: D.
-        bottleneck: width of the middle layer.
-        width: width of the two layers around it.
+        bottleneck: width of the middle layer; by default D. The paper has D/4.
+        width: width of the two layers around it; by default 4 D, with which a small network learns faster.
     """
 
     def __init__(self, dim: int, bottleneck: int | None = None, width: int | None = None) -> None:
         super().__init__()
-        width, bottleneck = width or dim, bottleneck or max(dim // 4, 1)
+        width, bottleneck = width or 4 * dim, bottleneck or dim
         layers: list[nn.Module] = []
         for a, b in pairwise((dim, width, bottleneck, width)):
             layers += [nn.Linear(a, b), nn.LayerNorm(b), nn.GELU()]
@@ -159,8 +159,8 @@ class VJE(Method, name="vje"):
         backbone: network with `num_features`, images to (N, D).
         df: degrees of freedom of the likelihood, the paper's nu; below 1 for anomaly detection, 3 for features.
         beta: weight of the KL divergence.
-        bottleneck: width of the inference network's middle layer; by default a quarter of D, as in the paper.
-        width: width of the layers around it; by default D.
+        bottleneck: width of the inference network's middle layer; by default D. The paper has D/4.
+        width: width of the layers around it; by default 4 D.
         samples: of the posterior, per image and step.
         projector: width of a two-layer projector with LayerNorm between backbone and likelihood; 0 for none.
         terms: which terms count: direction, radius, kl.

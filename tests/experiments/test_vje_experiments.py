@@ -1,0 +1,57 @@
+"""The machinery of the experiments, and the experiments themselves at the smallest size."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from jointembed.data import render_shapes
+from jointembed.experiments import vje_ablation, vje_influence
+from jointembed.experiments.cells import run_cells
+from jointembed.experiments.vje_one_class_grid import correlation
+
+
+def test_cells_come_in_order_and_are_computed_once(tmp_path):
+    kept = tmp_path / "kept.json"
+    cells = [{"a": 1, "b": math.inf}, {"a": 2}, {"a": 3}]
+    assert run_cells(dict, cells[:2], kept, jobs=2) == cells[:2]
+    assert run_cells(dict, cells[::-1], kept, jobs=1) == cells[::-1]
+    assert run_cells(None, cells, kept) == cells  # nothing is called any more
+    assert len(json.loads(kept.read_text())) == 3
+
+
+def test_influence_table_is_the_closed_form(tmp_path):
+    vje_influence.run(str(tmp_path), largest=6.0)
+    rows = json.loads((tmp_path / "vje-influence.json").read_text())["rows"]
+    for row, df in zip(rows, vje_influence.TAILS, strict=True):
+        finite = df if math.isfinite(df) else 1e12
+        assert float(row["loss at 6"]) == pytest.approx((finite + 1) / 2 * math.log1p(36 / finite), abs=2e-3)
+        assert float(row["influence at 6"]) == pytest.approx((finite + 1) * 6 / (finite + 36), abs=2e-3)
+        if math.isfinite(df):
+            assert float(row["largest influence"]) == pytest.approx((df + 1) / (2 * math.sqrt(df)), abs=2e-3)
+            assert float(row["reached at √df"]) == pytest.approx(math.sqrt(df), abs=0.01)
+    assert (tmp_path / "vje-influence.png").stat().st_size > 10_000
+
+
+def test_correlation_leaves_out_what_diverged():
+    a, b = np.array([[1.0, 2.0], [3.0, math.nan]]), np.array([[2.0, 4.1], [6.0, 9.0]])
+    assert correlation(a, b) == pytest.approx(np.corrcoef([1, 2, 3], [2, 4.1, 6])[0, 1])
+
+
+def test_ablation_fills_its_table(tmp_path):
+    (x, y, _), (x_test, y_test, _) = render_shapes(60, seed=0, size=16), render_shapes(40, seed=1, size=16)
+    data = tmp_path / "shapes.npz"
+    np.savez(data, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    kept = tmp_path / "kept.json"
+    vje_ablation.run(
+        str(data), str(tmp_path), 50, 1, kept=str(kept), jobs=1,
+        changes={"backbone": "resnet10-tiny", "batch_size": 25, "view_size": 8},
+    )  # fmt: skip
+    cells = list(json.loads(kept.read_text()).values())
+    rows = json.loads((tmp_path / "vje-ablation.json").read_text())["rows"]
+    assert [row["objective"] for row in rows] == [" + ".join(terms) for terms in vje_ablation.OBJECTIVES]
+    for row, cell in zip(rows, cells, strict=True):
+        assert float(row["k-NN %"]) == pytest.approx(cell["knn"], abs=0.06)
+        assert float(row["variance"]) == pytest.approx(cell["variance"], rel=0.05)
+    assert (tmp_path / "vje-ablation.png").is_file()
