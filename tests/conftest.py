@@ -1,5 +1,6 @@
 """Shared by all tests: a run, trained once."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,12 @@ from tiny import TINY
 
 import jointembed as je
 
-torch.set_num_threads(2)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a named backbone, trained on the digits for two epochs."""
     folder = tmp_path_factory.mktemp("runs") / "digits"
-    je.train("digits", backbone="resnet10-narrow", epochs=2, out=folder, batch_size=128, **TINY)
+    je.train("digits", backbone="resnet10-narrow", epochs=2, out=folder, batch_size=128, **(TINY | {"hold_out": 0.05}))
     return folder

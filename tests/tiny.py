@@ -18,4 +18,10 @@ def tiny_network(channels: int = 1) -> nn.Module:
     )
 
 
-TINY = {"projector_width": 32, "dim": 16, "num_slices": 64, "view_options": {"crop_scale": (0.5, 1.0), "flip": 0.0}}
+TINY = {
+    "projector_width": 32,
+    "dim": 16,
+    "num_slices": 64,
+    "view_options": {"crop_scale": (0.5, 1.0), "flip": 0.0},
+    "hold_out": 0.0,
+}

@@ -30,7 +30,7 @@ def test_influence_table_is_the_closed_form(tmp_path):
         assert float(row["influence at 6"]) == pytest.approx((finite + 1) * 6 / (finite + 36), abs=2e-3)
         if math.isfinite(df):
             assert float(row["largest influence"]) == pytest.approx((df + 1) / (2 * math.sqrt(df)), abs=2e-3)
-            assert float(row["reached at √df"]) == pytest.approx(math.sqrt(df), abs=0.01)
+            assert float(row["at residual (√df)"]) == pytest.approx(math.sqrt(df), abs=0.01)
     assert (tmp_path / "vje-influence.png").stat().st_size > 10_000
 
 

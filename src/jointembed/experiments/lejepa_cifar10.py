@@ -81,7 +81,6 @@ def run(
     command += " --resume" if resume else ""
     write_results(Path(results), name, "LeJEPA on CIFAR-10", [row], command, time.perf_counter() - began)
     draw_curves(Path(run) / "metrics.csv", Path(results) / f"{name}.png")
-    print(row)
 
 
 def draw_curves(metrics: Path, path: Path) -> None:

@@ -12,7 +12,10 @@ from jointembed.training.run import versions
 def write_results(
     folder: Path, name: str, title: str, rows: list[dict[str, Any]], command: str, seconds: float
 ) -> None:
-    """`name.json` and `name.md`: the rows, the command that made them, when, how long it took, and with what."""
+    """`name.json` and `name.md`: the rows, the command that made them, when, how long it took, and with what.
+
+    The Markdown is printed as well.
+    """
     about = {
         "command": command,
         "date": time.strftime("%Y-%m-%d"),
@@ -28,3 +31,4 @@ def write_results(
     lines += ["", f"`{command}`, {about['date']}, {about['minutes']} minutes; {made}.", ""]
     with atomic(folder / f"{name}.md") as path:
         path.write_text("\n".join(lines))
+    print("\n".join(lines))

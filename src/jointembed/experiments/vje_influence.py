@@ -39,7 +39,7 @@ def run(results: str = "results", largest: float = 8.0) -> None:
                 f"influence at {largest:g}": f"{float(slope[-1]):.3f}",
                 "largest influence": f"{float(slope.max()):.3f}",
                 "bound (df + 1) / (2 √df)": "none" if math.isinf(bound) else f"{bound:.3f}",
-                "reached at √df": "-" if math.isinf(df) else f"{float(residual[slope[:, 0].argmax()]):.3f}",
+                "at residual (√df)": "-" if math.isinf(df) else f"{float(residual[slope[:, 0].argmax()]):.3f}",
             }
         )
     title = "VJE, Figure 2: loss and influence of a residual"
