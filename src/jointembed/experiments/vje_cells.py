@@ -61,8 +61,8 @@ def one_class_cell(data: str, label: int, held_out: bool, test_images: int | Non
     with TemporaryDirectory() as folder:
         try:
             options = SMALL | training
-            scores = ("joint", "variance", "entropy", "density") if options["method"] == "vje" else None
-            result = one_class(source, test, classes=[label], scores=scores, out=folder, **options)
+            cheap = ("joint", "variance", "entropy", "density") if options["method"] == "vje" else None
+            result = one_class(source, test, classes=[label], scores=cheap, out=folder, **options)
         except Diverged as error:
             return {"diverged": str(error)}
         model = load(next(Path(folder).iterdir()))

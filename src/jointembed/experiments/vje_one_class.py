@@ -1,4 +1,4 @@
-"""VJE, Tables 3 and 4: ten one-class models on CIFAR-10, their scores and a LeJEPA of the same size beside them."""
+"""VJE, Tables 3 and 4: ten one-class models, their scores and a LeJEPA of the same size beside them."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import write_results
-from .vje_cells import one_class_cell
+from .vje_cells import SMALL, one_class_cell
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PAPER = (0.872, 0.976, 0.851, 0.828, 0.884, 0.897, 0.909, 0.935, 0.940, 0.937)  # ResNet-18, 800 epochs, joint score
@@ -33,12 +33,12 @@ def run(
     jobs: int | None = None,
     changes: dict[str, Any] | None = None,
 ) -> None:
-    """Train on each class of CIFAR-10 alone and tell the other nine from it.
+    """Train on each of ten classes alone and tell the other nine from it.
 
     Args:
-        data: CIFAR-10 as an .npz, or its name.
+        data: CIFAR-10 or another set of ten classes as an .npz, or its name. The paper's column goes with CIFAR-10.
         results: where the table and the figure go.
-        epochs: passes over the 5,000 images of a class.
+        epochs: passes over the images of a class.
         lejepa: train LeJEPA models as well.
         held_out: for tuning: score training images held out instead of the test images.
         test_images: score only so many.
@@ -59,26 +59,31 @@ def run(
     auroc = torch.tensor([[found[place[m] + c][s]["auroc"] for m, s in columns] for c in range(10)])
     names = [f"{'VJE' if m == 'vje' else 'LeJEPA'} {s.replace('knn', 'k-NN distance')}" for m, s in columns]
     std, mean = torch.std_mean(auroc, 0, correction=0)
-    lines = [*zip(CLASSES, auroc, PAPER, strict=True), ("mean", mean, 0.903), ("± over classes", std, 0.043)]
+    name = Path(data).stem
+    cifar = name == "cifar10"
+    classes = CLASSES if cifar else [found[c]["joint"]["class"] for c in range(10)]
+    lines = [*zip(classes, auroc, PAPER, strict=True), ("mean", mean, 0.903), ("± over classes", std, 0.043)]
     rows = [
-        {"class": name, **{key: f"{value:.3f}" for key, value in zip(names, line.tolist(), strict=True)}}
-        | {"paper, joint": f"{paper:.3f}"}
-        for name, line, paper in lines
+        {"class": one, **{key: f"{value:.3f}" for key, value in zip(names, line.tolist(), strict=True)}}
+        | ({"paper, joint": f"{paper:.3f}"} if cifar else {})
+        for one, line, paper in lines
     ]
-    title = f"VJE, Tables 3 and 4: one-class CIFAR-10, AUROC, {epochs} epochs, narrow ResNet-10"
+    backbone = (SMALL | methods["vje"])["backbone"]
+    title = f"VJE, Tables 3 and 4: one-class AUROC on {name}, {epochs} epochs, {backbone}"
     command = f"jointembed reproduce vje-one-class --data {Path(data).name} --epochs {epochs}"
-    write_results(Path(results), "vje-one-class", title, rows, command, time.perf_counter() - began)
-    draw(dict(zip(names, mean.tolist(), strict=True)), Path(results) / "vje-one-class.png")
+    command += "" if lejepa else " --lejepa false"
+    write_results(Path(results), f"vje-one-class-{name}", title, rows, command, time.perf_counter() - began)
+    draw(dict(zip(names, mean.tolist(), strict=True)), cifar, Path(results) / f"vje-one-class-{name}.png")
 
 
-def draw(means: dict[str, float], path: Path) -> None:
-    """Mean AUROC of our scores, then of those in the paper."""
+def draw(means: dict[str, float], cifar: bool, path: Path) -> None:
+    """Mean AUROC of our scores, then of those in the paper, which has CIFAR-10."""
     from matplotlib.figure import Figure
 
     paper = {f"VJE {name} (paper)": value for name, value in PAPER_SCORES.items()} | {
         f"{name} (paper)": value for name, value in PAPER_PEERS.items()
     }
-    values = {f"{name} (here)": value for name, value in means.items()} | paper
+    values = {f"{name} (here)": value for name, value in means.items()} | (paper if cifar else {})
     figure = Figure(figsize=(7, 0.32 * len(values) + 0.8), layout="constrained")
     axis = figure.subplots()
     colours = ["C0" if name.endswith("(here)") else "C1" for name in values]

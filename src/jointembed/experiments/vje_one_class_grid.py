@@ -65,7 +65,7 @@ def run(
         for i, beta in enumerate(betas)
     ]
     entropy, variance = (correlation(auroc, grid("posterior", name)) for name in ("entropy", "variance"))
-    chosen = ", ".join(CLASSES[c] for c in classes)
+    chosen = ", ".join(CLASSES[c] if Path(data).stem == "cifar10" else f"class {c}" for c in classes)
     title = (
         f"VJE, Figure 4: one-class AUROC (joint score), mean of {chosen}, {epochs} epochs, {backbone}, "
         f"{'test images' if test else 'held-out training images'}. "
