@@ -10,6 +10,7 @@ EXPERIMENTS = {
     "vje-tails": "VJE, Table 5: how heavy the tails should be",
     "vje-influence": "VJE, Figure 2: loss and influence of a residual",
     "vje-one-class": "VJE, Tables 3 and 4: ten one-class models",
+    "vje-one-class-epochs": "VJE: one-class AUROC against the length of training",
     "vje-one-class-grid": "VJE, Figure 4: one-class AUROC over beta and df",
 }
 
