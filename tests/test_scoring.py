@@ -129,7 +129,7 @@ def test_percentiles_are_scipys() -> None:
 
 def test_images_are_scored_ranked_and_flagged(model: FakeModel, images: torch.Tensor) -> None:
     found = score_images(model, images, false_alarm_rate=0.1, batch_size=7)
-    assert model.asked == [("mean", 0, 7)]
+    assert model.asked == [("mean", 7)]
     assert list(found.names) == list(range(20))
     assert found.score.tolist() == [10.0 * i for i in range(20)]
     assert found.percentile.tolist() == [min(10 * i + 1, 100) for i in range(20)]

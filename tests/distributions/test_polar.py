@@ -160,8 +160,8 @@ def test_sampling_agrees_with_the_exact_integral(dim, variance):
     other = same.clone()
     other[:, 0] *= 1 + 1e-12  # no longer constant: sampled
     exact, sampled = (PolarStudentT(loc, v, 3.0).direction_log_mass(2000) for v in (same, other))
-    assert (exact - sampled).abs().max() < 0.15
-    assert (exact - sampled).mean().abs() < 0.05
+    assert (exact - sampled).abs().max() < 0.4
+    assert (exact - sampled).mean().abs() < 0.15
 
 
 def test_bad_arguments_are_named():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -135,12 +136,17 @@ def test_ctrl_c_leaves_a_loadable_model(tmp_path: Path) -> None:
     out = tmp_path / "x"
     command = [sys.executable, "-m", "jointembed", "train", "--data", "digits", "--backbone", "resnet10-narrow"]
     command += ["--epochs", "10000", "--out", str(out), "--num-slices", "16", "--dim", "8", "--batch-size", "512"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    # A shell's background job ignores Ctrl-C, and its children inherit that.
+    default = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=default)
     deadline = time.monotonic() + 120
     while not (out / "checkpoint.ckpt").exists() and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    process.wait(60)
+    try:
+        process.wait(60)
+    finally:
+        process.kill()
     assert process.returncode == 130, process.stderr.read() if process.stderr else ""
     assert je.load(out).anomaly_score("digits").isfinite().all()
     assert not [path for path in os.listdir(out) if path.startswith(".")]
