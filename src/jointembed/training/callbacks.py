@@ -102,6 +102,7 @@ class Progress(Callback):
         self.show = bar and sys.stderr.isatty()
         self.bar: Any = None
         self.said: dict[str, float] = {}
+        self.began = time.perf_counter()
         self.images, self.earlier = 0, 0.0  # seen, and the seconds before this start: an interrupted run adds up
 
     def state_dict(self) -> dict[str, Any]:
