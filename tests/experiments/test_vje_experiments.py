@@ -1,14 +1,18 @@
 """The machinery of the experiments, and the experiments themselves at the smallest size."""
 
+import inspect
 import json
 import math
+import shlex
 
 import numpy as np
 import pytest
 
+from jointembed.cli import build_parser
 from jointembed.data import render_shapes
-from jointembed.experiments import vje_ablation, vje_influence
+from jointembed.experiments import vje_ablation, vje_influence, vje_one_class_grid
 from jointembed.experiments.cells import run_cells
+from jointembed.experiments.results import command
 from jointembed.experiments.vje_one_class_grid import correlation
 
 
@@ -19,6 +23,19 @@ def test_cells_come_in_order_and_are_computed_once(tmp_path):
     assert run_cells(dict, cells[::-1], kept, jobs=1) == cells[::-1]
     assert run_cells(None, cells, kept) == cells  # nothing is called any more
     assert len(json.loads(kept.read_text())) == 3
+
+
+def test_command_gives_the_arguments_back():
+    """What the results say to repeat, read by the command line again, is what was run."""
+    given = {name: p.default for name, p in inspect.signature(vje_one_class_grid.run).parameters.items()}
+    given |= {"data": "/some/where/cifar10.npz", "epochs": 3, "dfs": (0.5, math.inf), "changes": {"lr": 1e-4}}
+    words = shlex.split(command(vje_one_class_grid.run, given))
+    assert words[:3] == ["jointembed", "reproduce", "vje-one-class-grid"]
+    read = build_parser(words[1:]).parse_args(words[1:]).reproduce
+    places = ("results", "kept", "jobs")
+    for name in given.keys() - places:
+        assert read[name] == ("cifar10.npz" if name == "data" else given[name]), name
+    assert not any("--" + place in words for place in places)
 
 
 def test_influence_table_is_the_closed_form(tmp_path):

@@ -12,7 +12,7 @@ from jointembed.data import Source, open_source
 from jointembed.evaluation import knn_accuracy, linear_accuracy
 from jointembed.training import train
 
-from .results import write_results
+from .results import command, write_results
 
 # A first recipe, reasoned rather than searched. Tune it with --held-out, never on the test images.
 RECIPE: dict[str, Any] = {
@@ -29,7 +29,7 @@ RECIPE: dict[str, Any] = {
 
 def run(
     data: str = "cifar10",
-    run: str = "runs/lejepa-cifar10",
+    out: str = "runs/lejepa-cifar10",
     results: str = "results",
     epochs: int = 15,
     resume: bool = False,
@@ -42,7 +42,7 @@ def run(
 
     Args:
         data: CIFAR-10 by name or as an .npz with x_train, y_train, x_test, y_test.
-        run: the run folder.
+        out: the run folder.
         results: where the table and the figure go.
         epochs: passes over the training images.
         resume: go on with an interrupted run.
@@ -51,6 +51,7 @@ def run(
         root: where torchvision keeps or puts CIFAR-10.
         changes: for tuning: settings of the recipe to change.
     """
+    arguments = dict(locals())
     source = open_source(data, root=root)
     order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
     test: Source
@@ -62,8 +63,8 @@ def run(
     assert source.labels is not None and test.labels is not None
 
     began = time.perf_counter()
-    model = train(source, out=run, epochs=epochs, resume=resume, **(RECIPE | (changes or {})))
-    with (Path(run) / "metrics.csv").open() as file:
+    model = train(source, out=out, epochs=epochs, resume=resume, **(RECIPE | (changes or {})))
+    with (Path(out) / "metrics.csv").open() as file:
         minutes = float(list(csv.DictReader(file))[-1]["minutes"])  # of all starts of the run
     z, z_test = model.embed(source), model.embed(test)
     row = {
@@ -77,10 +78,9 @@ def run(
         "training minutes": round(minutes, 1),
     }
     name = "lejepa-cifar10" + ("-held-out" if held_out else "")
-    command = f"jointembed reproduce lejepa-cifar10 --data {Path(data).name}" + (" --held-out" if held_out else "")
-    command += " --resume" if resume else ""
-    write_results(Path(results), name, "LeJEPA on CIFAR-10", [row], command, time.perf_counter() - began)
-    draw_curves(Path(run) / "metrics.csv", Path(results) / f"{name}.png")
+    seconds = time.perf_counter() - began
+    write_results(Path(results), name, "LeJEPA on CIFAR-10", [row], command(run, arguments), seconds)
+    draw_curves(Path(out) / "metrics.csv", Path(results) / f"{name}.png")
 
 
 def draw_curves(metrics: Path, path: Path) -> None:

@@ -1,12 +1,35 @@
 """What an experiment leaves behind: a JSON file for machines and a Markdown table for people."""
 
+import inspect
 import json
+import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jointembed._files import atomic
 from jointembed.training.run import versions
+
+_PLACES = ("out", "results", "kept", "jobs", "root")  # where, not what
+
+
+def command(run: Callable[..., None], arguments: dict[str, Any]) -> str:
+    """The command line of an experiment's `run` with these arguments: all that are not the defaults."""
+    words = ["jointembed", "reproduce", run.__module__.rpartition(".")[2].replace("_", "-")]
+    for name, parameter in inspect.signature(run).parameters.items():
+        value = arguments[name]
+        if name == "data":
+            value = Path(value).name
+        if name in _PLACES or value == parameter.default:
+            continue
+        words += ["--" + name.replace("_", "-"), value if isinstance(value, str) else _flag(value)]
+    return shlex.join(words)
+
+
+def _flag(value: Any) -> str:
+    """JSON but for infinity, which the command line reads as YAML has it."""
+    return json.dumps(value).replace("Infinity", ".inf")
 
 
 def write_results(

@@ -7,7 +7,7 @@ from typing import Any
 from jointembed._files import atomic
 
 from .cells import run_cells
-from .results import write_results
+from .results import command, write_results
 from .vje_cells import features, rounded
 
 # Terms, and the paper's CIFAR-10 columns (ResNet-18, 200 epochs): k-NN, linear, variance mean, variance CV.
@@ -43,7 +43,7 @@ def run(
         jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
     """
-    began = time.perf_counter()
+    arguments, began = dict(locals()), time.perf_counter()
     shared = {"data": data, "images": images, "epochs": epochs, "held_out": held_out, **(changes or {})}
     found = run_cells(features, [{**shared, "terms": list(terms)} for terms in OBJECTIVES], Path(kept), jobs)
     rows = []
@@ -64,8 +64,7 @@ def run(
             }
         )
     title = f"VJE, Tables 6 and 7: six objectives on {images:,} images of CIFAR-10, {epochs} epochs, narrow ResNet-10"
-    command = f"jointembed reproduce vje-ablation --data {Path(data).name} --images {images} --epochs {epochs}"
-    write_results(Path(results), "vje-ablation", title, rows, command, time.perf_counter() - began)
+    write_results(Path(results), "vje-ablation", title, rows, command(run, arguments), time.perf_counter() - began)
     draw(found, Path(results) / "vje-ablation.png")
 
 

@@ -10,7 +10,7 @@ import torch
 from jointembed._files import atomic
 from jointembed.distributions import PolarStudentT
 
-from .results import write_results
+from .results import command, write_results
 
 TAILS = (0.5, 1.0, 3.0, 10.0, math.inf)
 
@@ -22,7 +22,7 @@ def run(results: str = "results", largest: float = 8.0) -> None:
         results: where the table and the figure go.
         largest: residual.
     """
-    began = time.perf_counter()
+    arguments, began = dict(locals()), time.perf_counter()
     residual = torch.linspace(-largest, largest, 2001, dtype=torch.float64)
     curves: dict[float, tuple[torch.Tensor, torch.Tensor]] = {}
     rows: list[dict[str, Any]] = []
@@ -43,8 +43,7 @@ def run(results: str = "results", largest: float = 8.0) -> None:
             }
         )
     title = "VJE, Figure 2: loss and influence of a residual"
-    command = "jointembed reproduce vje-influence"
-    write_results(Path(results), "vje-influence", title, rows, command, time.perf_counter() - began)
+    write_results(Path(results), "vje-influence", title, rows, command(run, arguments), time.perf_counter() - began)
     draw(residual, curves, Path(results) / "vje-influence.png")
 
 

@@ -9,7 +9,7 @@ import torch
 from jointembed._files import atomic
 
 from .cells import run_cells
-from .results import write_results
+from .results import command, write_results
 from .vje_cells import one_class_cell
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -49,7 +49,7 @@ def run(
         jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
     """
-    began = time.perf_counter()
+    arguments, began = dict(locals()), time.perf_counter()
     shared = {"data": data, "backbone": backbone, "held_out": held_out, "test_images": test_images, "epochs": epochs}
     methods: dict[str, dict[str, Any]] = {"vje": ONE_CLASS | (changes or {})}
     if lejepa:
@@ -72,9 +72,9 @@ def run(
         for one, line, paper in lines
     ]
     title = f"VJE, Tables 3 and 4: one-class AUROC on {name}, {epochs} epochs, {backbone}"
-    command = f"jointembed reproduce vje-one-class --data {Path(data).name} --epochs {epochs}"
-    command += "" if lejepa else " --lejepa false"
-    write_results(Path(results), f"vje-one-class-{name}", title, rows, command, time.perf_counter() - began)
+    write_results(
+        Path(results), f"vje-one-class-{name}", title, rows, command(run, arguments), time.perf_counter() - began
+    )
     draw(dict(zip(names, mean.tolist(), strict=True)), cifar, Path(results) / f"vje-one-class-{name}.png")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jointembed._files import atomic
 
 from .cells import run_cells
-from .results import write_results
+from .results import command, write_results
 from .vje_cells import one_class_cell
 from .vje_one_class import ONE_CLASS
 
@@ -40,7 +40,7 @@ def run(
         jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
     """
-    began = time.perf_counter()
+    arguments, began = dict(locals()), time.perf_counter()
     shared = {"data": data, "backbone": backbone, "held_out": True, "test_images": test_images}
     options = ONE_CLASS | (changes or {})
     cells = [{**shared, **options, "label": c, "epochs": n} for n in epochs for c in classes]
@@ -55,8 +55,9 @@ def run(
     title = (
         f"VJE: one-class AUROC against epochs, mean of {len(classes)} classes of {name}, {backbone}, held-out images"
     )
-    command = f"jointembed reproduce vje-one-class-epochs --data {Path(data).name}"
-    write_results(Path(results), "vje-one-class-epochs", title, rows, command, time.perf_counter() - began)
+    write_results(
+        Path(results), "vje-one-class-epochs", title, rows, command(run, arguments), time.perf_counter() - began
+    )
     draw(epochs, auroc, Path(results) / "vje-one-class-epochs.png")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jointembed._files import atomic
 
 from .cells import run_cells
-from .results import write_results
+from .results import command, write_results
 from .vje_cells import one_class_cell, rounded
 from .vje_one_class import CLASSES, ONE_CLASS
 
@@ -47,7 +47,7 @@ def run(
         jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
     """
-    began = time.perf_counter()
+    arguments, began = dict(locals()), time.perf_counter()
     shared = {"data": data, "backbone": backbone, "held_out": not test, "test_images": test_images, "epochs": epochs}
     options = ONE_CLASS | (changes or {})
     cells = [{**shared, **options, "label": c, "beta": beta, "df": df} for beta in betas for df in dfs for c in classes]
@@ -72,8 +72,9 @@ def run(
         f"Correlation over the grid with posterior entropy {entropy:.2f} (paper 0.90), "
         f"with variance sum {variance:.2f} (paper 0.82)"
     )
-    command = f"jointembed reproduce vje-one-class-grid --data {Path(data).name} --epochs {epochs}"
-    write_results(Path(results), "vje-one-class-grid", title, rows, command, time.perf_counter() - began)
+    write_results(
+        Path(results), "vje-one-class-grid", title, rows, command(run, arguments), time.perf_counter() - began
+    )
     draw(auroc, betas, dfs, chosen, Path(results) / "vje-one-class-grid.png")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from jointembed._files import atomic
 
 from .cells import run_cells
-from .results import write_results
+from .results import command, write_results
 from .vje_cells import features, rounded
 
 # Likelihood and df, and the paper's CIFAR-10 columns (ResNet-18, 200 epochs): k-NN, linear.
@@ -46,7 +46,7 @@ def run(
         jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
     """
-    began = time.perf_counter()
+    arguments, began = dict(locals()), time.perf_counter()
     shared = {"data": data, "images": images, "epochs": epochs, "held_out": held_out, **(changes or {})}
     cells = [{**shared, "likelihood": likelihood, "df": df} for likelihood, df in LIKELIHOODS]
     found = run_cells(features, cells, Path(kept), jobs)
@@ -66,8 +66,7 @@ def run(
             }
         )
     title = f"VJE, Table 5: tails of the likelihood, {images:,} images of CIFAR-10, {epochs} epochs, narrow ResNet-10"
-    command = f"jointembed reproduce vje-tails --data {Path(data).name} --images {images} --epochs {epochs}"
-    write_results(Path(results), "vje-tails", title, rows, command, time.perf_counter() - began)
+    write_results(Path(results), "vje-tails", title, rows, command(run, arguments), time.perf_counter() - began)
     draw(found, Path(results) / "vje-tails.png")
 
 
