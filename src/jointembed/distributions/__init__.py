@@ -1,6 +1,7 @@
 """Probability distributions of embeddings: exact log-densities, nothing about training."""
 
+from .mixture import GaussianMixture
 from .polar import PolarStudentT
 from .student import MultivariateStudentT
 
-__all__ = ["MultivariateStudentT", "PolarStudentT"]
+__all__ = ["GaussianMixture", "MultivariateStudentT", "PolarStudentT"]
