@@ -12,7 +12,7 @@ from jointembed._files import atomic
 from .cells import run_cells
 from .results import command, write_results
 from .vje_cells import one_class_cell, rounded
-from .vje_one_class import CLASSES, ONE_CLASS
+from .vje_one_class import CLASSES
 
 
 def run(
@@ -49,8 +49,12 @@ def run(
     """
     arguments, began = dict(locals()), time.perf_counter()
     shared = {"data": data, "backbone": backbone, "held_out": not test, "test_images": test_images, "epochs": epochs}
-    options = ONE_CLASS | (changes or {})
-    cells = [{**shared, **options, "label": c, "beta": beta, "df": df} for beta in betas for df in dfs for c in classes]
+    cells = [
+        {**shared, **(changes or {}), "label": c, "beta": beta, "df": df}
+        for beta in betas
+        for df in dfs
+        for c in classes
+    ]
     found = run_cells(one_class_cell, cells, Path(kept), jobs)
     shape = (len(betas), len(dfs), len(classes))
 
