@@ -142,9 +142,21 @@ def print_table(title: str, result: dict[str, float]) -> None:
 
 
 def _train(argv: list[str]) -> Callable[..., Any]:
+    """`train` with names for backbones: of modules, the help would list every one there is."""
+    import functools
+    import inspect
+
     from jointembed.training import train
 
-    return train
+    @functools.wraps(train)
+    def by_name(**arguments: Any) -> Any:
+        return train(**arguments)
+
+    signature = inspect.signature(train)
+    parameters = [p.replace(annotation=str) if p.name == "backbone" else p for p in signature.parameters.values()]
+    by_name.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    by_name.__annotations__ = train.__annotations__ | {"backbone": str}
+    return by_name
 
 
 def _reproduce(argv: list[str]) -> Callable[..., Any]:
