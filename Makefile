@@ -13,7 +13,7 @@ demo: .venv/installed
 	$(BIN)/python examples/demo.py
 
 test: .venv/installed
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadscope
 
 lint: .venv/installed
 	$(BIN)/ruff check .

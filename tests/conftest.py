@@ -9,7 +9,8 @@ from tiny import TINY
 
 import jointembed as je
 
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+# Two processes with two threads each would fight over two cores.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")))
 
 
 @pytest.fixture(scope="session")
