@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributions import Independent
+from torch.distributions import Distribution
 
 from jointembed import methods
 from jointembed._files import atomic
@@ -180,11 +180,15 @@ class Model:
         if n < 1:
             raise ValueError(f"n: expected at least 1, got {n}")
         density = self.method.density()
-        noise = torch.randn(n, len(density.loc), generator=torch.Generator().manual_seed(seed)).to(self.device)
-        return (density.loc + noise @ density.scale_tril.mT).cpu()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return density.sample(torch.Size([n])).cpu()
 
-    def posterior(self, images: Any, batch_size: int = 256, progress: bool = True) -> Independent:
-        """A distribution over R^D per image, with batch shape (N,), where the method has one."""
+    def posterior(self, images: Any, batch_size: int = 256, progress: bool = True) -> Distribution:
+        """A distribution over R^D per image, with batch shape (N,), where the method has one.
+
+        For VJE that of the latent; for GJE and GMJE that of another view's embedding given this one's.
+        """
         posterior: Any = getattr(self.method, "posterior", None)
         if posterior is None:
             have = [name for name in methods.names() if hasattr(methods.get(name), "posterior")]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import MultivariateNormal
+from torch.distributions import Distribution, MultivariateNormal
 
 _REGISTRY: dict[str, type["Method"]] = {}
 
@@ -63,8 +63,8 @@ class Method(nn.Module, ABC):
         self.density_mean.copy_(z.double().mean(0))
         self.density_scale_tril.copy_(scale_tril)
 
-    def density(self) -> MultivariateNormal:
-        """The Gaussian fitted to the training embeddings in `density_space`."""
+    def density(self) -> Distribution:
+        """What the method holds for the density in `density_space`: here the Gaussian of the training embeddings."""
         if self.density_mean.isnan().any():
             raise ValueError("model: it has no fitted density; its training ended before the last step (see log.txt)")
         return MultivariateNormal(self.density_mean, scale_tril=self.density_scale_tril, validate_args=False)

@@ -1,0 +1,504 @@
+"""GJE against scikit-learn, textbook formulas and autograd; the ways it collapses, and short real training."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, Matern
+from tiny import tiny_network
+from torch import nn
+from torch.distributions import Independent, MultivariateNormal
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import jointembed as je
+from jointembed import methods
+from jointembed.methods.gje import (
+    GJE,
+    dual_gje_loss,
+    dual_prediction,
+    fourier_features,
+    gram,
+    hsic_loss,
+    primal_gje_loss,
+    primal_prediction,
+    rff_gje_loss,
+    rff_prediction,
+)
+from jointembed.methods.gje.kernels import KERNELS
+from jointembed.methods.gje.losses import whiten
+from jointembed.metrics import effective_rank, knn_predict
+from jointembed.training import Diverged
+
+SKLEARN = {
+    "rbf": RBF,
+    "matern12": lambda length: Matern(length, nu=0.5),
+    "matern32": lambda length: Matern(length, nu=1.5),
+    "matern52": lambda length: Matern(length, nu=2.5),
+}
+LENGTHSCALE, AMPLITUDE, NOISE = 1.7, 0.8, 0.05
+
+
+def embeddings(count=12, dim=4, views=2, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(views, count, dim, dtype=torch.float64, generator=g)
+
+
+def regressor(kernel, z_context, z_target):
+    base = DotProduct(sigma_0=1e-12) if kernel == "linear" else SKLEARN[kernel](LENGTHSCALE)
+    amplitude = AMPLITUDE / LENGTHSCALE**2 if kernel == "linear" else AMPLITUDE
+    process = GaussianProcessRegressor(ConstantKernel(amplitude) * base, alpha=NOISE, optimizer=None)
+    return process.fit(z_context.numpy(), z_target.numpy())
+
+
+# Identities
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_dual_loss_is_the_log_marginal_likelihood_of_scikit_learn(kernel):
+    z_context, z_target = embeddings()
+    terms = dual_gje_loss(z_context, z_target, kernel, LENGTHSCALE, AMPLITUDE, NOISE)
+    constant = z_target.numel() / 2 * math.log(2 * math.pi)
+    expected = -regressor(kernel, z_context, z_target).log_marginal_likelihood() - constant
+    assert float(terms["loss"]) == pytest.approx(expected, rel=1e-9)
+    assert float(terms["fit"] + terms["volume"]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_prediction_is_that_of_scikit_learn(kernel):
+    z_context, z_target, z_new = embeddings(views=3)
+    mean, std = regressor(kernel, z_context, z_target).predict(z_new.numpy(), return_std=True)
+    options = (kernel, LENGTHSCALE, AMPLITUDE, NOISE)
+    function = dual_prediction(z_context, z_target, z_new, *options, noisy=False)
+    target = dual_prediction(z_context, z_target, z_new, *options)
+    np.testing.assert_allclose(function.mean, mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(function.stddev, std, rtol=1e-6)
+    torch.testing.assert_close(target.variance, function.variance + NOISE)
+    assert target.batch_shape == (12,) and target.event_shape == (4,)
+
+
+@pytest.mark.parametrize("features", [7, 40])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rff_formulas_are_the_dense_ones(kernel, features):
+    z_context, z_target, z_new = embeddings(views=3)
+    options = (kernel, LENGTHSCALE, AMPLITUDE)
+    phi, new = (fourier_features(z, features, *options, seed=5) for z in (z_context, z_new))
+    dense = phi @ phi.T + NOISE * torch.eye(12, dtype=torch.float64)
+    terms = rff_gje_loss(z_context, z_target, *options, NOISE, features, seed=5)
+    fit = 0.5 * torch.trace(z_target.T @ dense.inverse() @ z_target)
+    torch.testing.assert_close(terms["fit"], fit, rtol=1e-8, atol=0)
+    torch.testing.assert_close(terms["volume"], 4 / 2 * dense.logdet(), rtol=1e-8, atol=1e-8)
+
+    found = rff_prediction(z_context, z_target, z_new, *options, NOISE, False, features, seed=5)
+    cross = new @ phi.T @ dense.inverse()
+    torch.testing.assert_close(found.mean, cross @ z_target, rtol=1e-8, atol=1e-8)
+    variance = (new @ new.T - cross @ phi @ new.T).diagonal()
+    torch.testing.assert_close(found.variance, variance[:, None].expand(-1, 4), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern12", "matern32", "matern52"])
+def test_rff_tends_to_the_exact_kernel_like_one_over_the_root_of_the_features(kernel):
+    z = embeddings(24)[0]
+    exact = gram(z, None, kernel, LENGTHSCALE, AMPLITUDE)
+
+    def error(features):
+        draws = [fourier_features(z, features, kernel, LENGTHSCALE, AMPLITUDE, seed) for seed in range(20)]
+        return torch.stack([(phi @ phi.T - exact).square().mean() for phi in draws]).mean().sqrt()
+
+    errors = [float(error(features)) for features in (64, 1024, 16384)]
+    assert errors[2] < 0.01
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.15) and errors[1] / errors[2] == pytest.approx(4, rel=0.15)
+
+
+def test_rff_loss_tends_to_the_exact_dual():
+    z_context, z_target = embeddings(24)
+    exact = dual_gje_loss(z_context, z_target, "rbf", LENGTHSCALE, AMPLITUDE, 0.5)["loss"]
+
+    def error(features):
+        draws = [
+            rff_gje_loss(z_context, z_target, "rbf", LENGTHSCALE, AMPLITUDE, 0.5, features, seed)["loss"]
+            for seed in range(20)
+        ]
+        return float((torch.stack(draws) - exact).square().mean().sqrt())
+
+    errors = [error(features) for features in (64, 256, 1024)]
+    assert errors[2] < 0.01 * abs(float(exact))
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.5) and errors[1] / errors[2] == pytest.approx(2, rel=0.5)
+
+
+def test_rff_never_builds_a_matrix_of_all_pairs():
+    class Largest(TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            tensors = [x for x in (out if isinstance(out, tuple) else (out,)) if isinstance(x, torch.Tensor)]
+            self.numel = max([self.numel, *(x.numel() for x in tensors)])
+            return out
+
+    z_context, z_target = embeddings(600, 8)
+    for loss, pairs in ((rff_gje_loss, False), (dual_gje_loss, True)):
+        with Largest() as largest:
+            loss(z_context.requires_grad_(), z_target, **({} if pairs else {"num_features": 32}))["loss"].backward()
+        assert (largest.numel >= 600**2) == pairs
+
+
+@pytest.mark.parametrize("count", [5, 30])
+def test_primal_and_dual_are_one_for_the_linear_kernel(count):
+    """Appendix J, with K = Z Z^T + eps I_B and C = Z^T Z + eps I_d, for less and for more samples than dimensions."""
+    z, eps, dim = embeddings(count, 8)[0], 0.3, 8
+    primal = z.T @ z + eps * torch.eye(dim, dtype=torch.float64)
+    dual = dual_gje_loss(z, z, "linear", noise=eps)
+    torch.testing.assert_close(2 * dual["fit"], dim - eps * torch.trace(primal.inverse()), rtol=1e-8, atol=1e-8)
+    log_det = primal.logdet() + (count - dim) * math.log(eps)
+    torch.testing.assert_close(2 * dual["volume"] / dim, log_det, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(rff_gje_loss(z, z, "linear", noise=eps)["loss"], dual["loss"], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_hsic_is_the_textbook_formula(normalised):
+    z_context, z_target = embeddings(10)
+
+    def textbook(a, b):
+        centring = torch.eye(10, dtype=torch.float64) - 1 / 10
+        kernels = []
+        for z in (a, b):
+            distances = (z[:, None] - z).norm(dim=2)
+            width = distances[torch.ones(10, 10).triu(1) > 0].median()
+            kernels.append((-(distances**2) / (2 * width**2)).exp())
+        return torch.trace(kernels[0] @ centring @ kernels[1] @ centring) / 81
+
+    expected = textbook(z_context, z_target)
+    if normalised:
+        expected = expected / (textbook(z_context, z_context) * textbook(z_target, z_target)).sqrt()
+    torch.testing.assert_close(hsic_loss(z_context, z_target, normalised=normalised)["loss"], -expected)
+
+
+def test_entropies_are_those_of_the_second_moments_of_unit_vectors():
+    z_context, z_target = embeddings(30)
+    unit_context, unit_target = F.normalize(z_context, dim=1), F.normalize(z_target, dim=1)
+    both = torch.cat([unit_context, unit_target], 1)
+    half = {name: 0.5 * (z.T @ z / 30).logdet() for name, z in (("c", unit_context), ("t", unit_target), ("j", both))}
+    marginal = primal_gje_loss(z_context, z_target, 3.0, "marginal", jitter=0.0)
+    joint = primal_gje_loss(z_context, z_target, None, "joint", jitter=0.0)
+    alignment = 2 - 2 * F.cosine_similarity(z_context, z_target).mean()
+    torch.testing.assert_close(marginal["entropy"], half["c"] + half["t"])
+    torch.testing.assert_close(joint["entropy"], half["j"])
+    torch.testing.assert_close(marginal["loss"], 3 * alignment - half["c"] - half["t"])
+    torch.testing.assert_close(joint["loss"], 4 * alignment - half["j"])
+    with_entropy = hsic_loss(z_context, z_target, entropy_weight=0.1, jitter=0.0)
+    torch.testing.assert_close(with_entropy["loss"], -with_entropy["hsic"] - 0.1 * (half["c"] + half["t"]))
+
+
+@pytest.mark.parametrize("weight", [1.0, 8.0, 40.0])
+def test_joint_entropy_holds_the_correlation_of_isotropic_views(weight):
+    """rho / (1 - rho^2) = 2 a / d, from views that are exactly isotropic with correlation rho."""
+    dim = 8
+    ratio = 2 * weight / dim
+    rho = torch.tensor((math.sqrt(1 + 4 * ratio**2) - 1) / (2 * ratio), dtype=torch.float64, requires_grad=True)
+    context = torch.eye(dim, dtype=torch.float64).repeat(2, 1)
+    aside = torch.eye(dim, dtype=torch.float64).roll(1, 0)
+    target = rho * context + (1 - rho**2).sqrt() * torch.cat([aside, -aside])
+    for entropy, pull in (("joint", 0.0), ("marginal", -2 * weight)):
+        loss = primal_gje_loss(context, target, weight, entropy, jitter=0.0)["loss"]
+        (slope,) = torch.autograd.grad(loss, rho, retain_graph=True)
+        assert float(slope) == pytest.approx(pull, abs=1e-9)
+
+
+def test_primal_prediction_is_the_conditional_gaussian():
+    z = embeddings(50, 7)[0]
+    covariance, mean = z.T.cov(), z.mean(0)
+    context = z[:5, :3]
+    found = primal_prediction(context, covariance, mean)
+    gain = covariance[3:, :3] @ covariance[:3, :3].inverse()
+    torch.testing.assert_close(found.loc, mean[3:] + (context - mean[:3]) @ gain.T)
+    torch.testing.assert_close(found.covariance_matrix[2], covariance[3:, 3:] - gain @ covariance[:3, 3:])
+    torch.testing.assert_close(primal_prediction(context, covariance).loc, context @ gain.T)
+    joint, marginal = MultivariateNormal(mean, covariance), MultivariateNormal(mean[:3], covariance[:3, :3])
+    torch.testing.assert_close(found.log_prob(z[:5, 3:]), joint.log_prob(z[:5]) - marginal.log_prob(context))
+
+
+@pytest.mark.parametrize("predict", [dual_prediction, rff_prediction])
+def test_variance_grows_away_from_the_data(predict):
+    z_context, z_target = embeddings(30, 2)
+    steps = torch.linspace(1, 5, 9, dtype=torch.float64)
+    away = z_context.mean(0) + steps[:, None] * torch.ones(2, dtype=torch.float64)
+    variance = predict(z_context, z_target, away, "rbf", 1.0, AMPLITUDE, NOISE, noisy=False).variance[:, 0]
+    assert variance[0] < 0.2 * AMPLITUDE < 0.8 * AMPLITUDE < variance[-1]
+    if predict is dual_prediction:
+        assert (variance.diff() > 0).all() and variance[-1] < AMPLITUDE
+
+
+def test_gradients_are_those_of_the_numbers():
+    z_context, z_target = embeddings(6, 3)
+    scales = torch.tensor([1.3, 0.9, 0.2], dtype=torch.float64)
+    inputs = [x.requires_grad_() for x in (z_context, z_target, scales)]
+    for kernel in KERNELS:
+        assert torch.autograd.gradcheck(lambda c, t, s, k=kernel: dual_gje_loss(c, t, k, *s)["loss"], inputs)
+        assert torch.autograd.gradcheck(
+            lambda c, t, s, k=kernel: rff_gje_loss(c, t, k, *s, num_features=5)["loss"], inputs
+        )
+    for entropy in ("marginal", "joint"):
+        assert torch.autograd.gradcheck(lambda c, t, e=entropy: primal_gje_loss(c, t, 2.0, e)["loss"], inputs[:2])
+    for normalised in (False, True):
+        assert torch.autograd.gradcheck(lambda c, t, n=normalised: hsic_loss(c, t, 1.5, n, 0.1)["loss"], inputs[:2])
+
+
+LOSSES = {
+    "dual": dual_gje_loss,
+    "rff": rff_gje_loss,
+    "primal": primal_gje_loss,
+    "hsic": lambda c, t: hsic_loss(c, t, entropy_weight=0.1),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_half_precision_is_computed_in_float32_under_autocast_too(loss):
+    z_context, z_target = embeddings(64, 8).bfloat16()
+    expected = loss(z_context.float(), z_target.float())["loss"]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss(z_context, z_target)["loss"]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_float32_is_close_to_float64(loss):
+    z_context, z_target = embeddings(64, 8)
+    exact = loss(z_context, z_target)["loss"]
+    torch.testing.assert_close(loss(z_context.float(), z_target.float())["loss"].double(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_equal_contexts_have_a_finite_gradient(kernel):
+    z_context, z_target = embeddings()
+    z_context = torch.cat([z_context[:6], z_context[:6]]).requires_grad_()
+    dual_gje_loss(z_context, z_target, kernel)["loss"].backward()
+    assert z_context.grad.isfinite().all()
+
+
+# Failure modes, and their remedies
+
+
+def test_trace_trap():
+    """Eq. 9 with S from the same batch: the Mahalanobis term is d/2 with no gradient, so only shrinking is left."""
+    z = embeddings(40, 6)[0].requires_grad_()
+    moment = z.T @ z / 40
+    mahalanobis = 0.5 * (z @ moment.inverse() * z).sum(1).mean()
+    volume = 0.5 * moment.logdet()
+    assert mahalanobis.item() == pytest.approx(3)
+    (pull,) = torch.autograd.grad(mahalanobis, z, retain_graph=True)
+    (whole,) = torch.autograd.grad(mahalanobis + volume, z, retain_graph=True)
+    (shrink,) = torch.autograd.grad(volume, z)
+    assert pull.abs().max() < 1e-12
+    torch.testing.assert_close(whole, shrink, rtol=1e-8, atol=1e-12)
+    assert (whole * z).sum().item() == pytest.approx(6)  # the slope along z itself: scaling down lowers it without end
+
+
+def toy(objective, steps=200, seed=0):
+    """Two noisy views of eight sources through a small network, trained on an objective of (network, views)."""
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8)).double()
+    average = copy.deepcopy(network).requires_grad_(False)
+    optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(steps):
+        x = torch.randn(128, 8, dtype=torch.float64)
+        views = x + 0.3 * torch.randn(2, 128, 8, dtype=torch.float64)
+        optimiser.zero_grad()
+        objective(network, average, *views).backward()
+        optimiser.step()
+        with torch.no_grad():
+            for slow, fast in zip(average.parameters(), network.parameters(), strict=True):
+                slow.lerp_(fast, 0.01)
+    with torch.no_grad():
+        return network(torch.randn(500, 8, dtype=torch.float64))
+
+
+def test_symmetric_dual_collapses_and_targets_of_fixed_volume_do_not():
+    """An averaged encoder is not enough: targets that may shrink let log|K| win, only later."""
+    targets = {
+        "symmetric": lambda network, average, b: network(b),
+        "averaged": lambda network, average, b: average(b),
+        "averaged, normalised": lambda network, average, b: 8**0.5 * F.normalize(average(b), dim=1),
+        "averaged, whitened": lambda network, average, b: whiten(average(b), 0.0),
+        "stopped, whitened": lambda network, average, b: whiten(network(b).detach(), 0.0),
+    }
+    start = toy(None, 0).std(0).mean()
+    for name, target in targets.items():
+        z = toy(lambda f, g, a, b, t=target: dual_gje_loss(f(a), t(f, g, b), amplitude=0.9)["loss"])
+        if name in ("symmetric", "averaged"):
+            assert z.std(0).mean() < 0.1 * start, name
+        else:
+            assert z.std(0).mean() > 0.5 * start and effective_rank(z) > 7, name
+
+
+def test_entropy_of_unnormalised_views_runs_away():
+    def runaway(network, average, a, b):
+        za, zb = network(a), network(b)
+        return primal_gje_loss(za, zb)["alignment"] - 0.5 * (za.T @ za / 128).logdet()
+
+    norms = [float(toy(runaway, steps).norm(dim=1).mean()) for steps in (0, 100, 200)]
+    assert norms[2] > 1.5 * norms[1] > 3 * norms[0]
+    assert effective_rank(toy(lambda network, average, a, b: primal_gje_loss(network(a), network(b))["loss"])) > 7
+    z_context, z_target = embeddings()
+    for entropy in ("marginal", "joint"):
+        losses = [primal_gje_loss(scale * z_context, z_target, entropy=entropy)["loss"] for scale in (1, 1e3)]
+        torch.testing.assert_close(*losses)
+
+
+def test_hsic_alone_prefers_two_clusters():
+    """Equal views are as dependent as can be, and yet two points have far more HSIC than an isotropic cloud."""
+    cloud = embeddings(64, 32)[0]
+    clusters = torch.cat([torch.ones(32, 32), -torch.ones(32, 32)]).double() + 0.01 * cloud
+    found = {n: [float(hsic_loss(z, z, normalised=n)["hsic"]) for z in (cloud, clusters)] for n in (False, True)}
+    assert found[False][1] > 5 * found[False][0]
+    assert found[True] == pytest.approx([1, 1])
+
+
+# The method
+
+
+def tiny_gje(**options):
+    network = tiny_network()
+    network.num_features = 32
+    return GJE(network, **({"dim": 8, "projector_width": 16, "bank": 30} | options))
+
+
+@pytest.mark.parametrize("variant", ["primal", "hsic", "dual", "rff"])
+def test_two_views_in_the_method_are_both_directions_of_the_loss(variant):
+    torch.manual_seed(0)
+    method = tiny_gje(variant=variant, num_features=32).eval()
+    views = list(torch.randn(2, 12, 1, 8, 8))
+    z = [F.normalize(method.projector(method.backbone(view)), dim=1) for view in views]
+    process = {"lengthscale": 1.0, "amplitude": 0.5, "noise": 0.55}
+    loss = {  # the averaged encoder is still a copy
+        "primal": lambda c, t: primal_gje_loss(c, t)["loss"],
+        "hsic": lambda c, t: hsic_loss(c, t, normalised=True, entropy_weight=0.3 / 8)["loss"],
+        "dual": lambda c, t: dual_gje_loss(c, whiten(t, 0.05), **process)["loss"] / (12 * 8),
+        "rff": lambda c, t: rff_gje_loss(c, whiten(t, 0.05), **process, num_features=32)["loss"] / (12 * 8),
+    }[variant]
+    torch.testing.assert_close(method(views, 2)["loss"], (loss(*z) + loss(*z[::-1])) / 2, rtol=1e-4, atol=1e-5)
+    assert method.joint_mean.isnan().all()  # nothing is remembered outside training
+
+
+def test_local_views_are_contexts_only(monkeypatch):
+    method, seen = tiny_gje(), []
+    monkeypatch.setattr(method, "_terms", lambda c, t: seen.append((c, t)) or primal_gje_loss(c, t))
+    views = [torch.randn(12, 1, 8, 8) for _ in range(2)] + [torch.randn(12, 1, 4, 4) for _ in range(2)]
+    method(views, 2)["loss"].backward()
+    assert len(seen) == 2 * 1 + 2 * 2
+
+
+def test_joint_moments_and_bank_are_those_of_the_pairs():
+    method = tiny_gje(variant="dual")
+    torch.manual_seed(0)
+    first, second = F.normalize(torch.randn(2, 2, 20, 8), dim=-1)
+    method._remember(*first)
+    joint = torch.cat(list(first), 1)
+    torch.testing.assert_close(method.joint_moment, joint.T @ joint / 20)
+    assert int(method.bank_context.isfinite().all(1).sum()) == 20
+    method._remember(*second)
+    torch.testing.assert_close(method.joint_mean, 0.99 * joint.mean(0) + 0.01 * torch.cat(list(second), 1).mean(0))
+    assert torch.equal(method.bank_context[10:], second[0]) and torch.equal(method.bank_target[:10], first[1][10:])
+
+
+def test_targets_of_the_dual_come_from_an_averaged_encoder_without_gradient():
+    torch.manual_seed(0)
+    method = tiny_gje(variant="dual", ema=0.9)
+    method(list(torch.randn(2, 12, 1, 8, 8)), 2)["loss"].backward()
+    assert all(p.grad is None for p in method.average.parameters())
+    assert all(p.grad is not None for p in (method.log_noise, method.log_amplitude, method.log_lengthscale))
+    method.after_step()
+    before = method.projector[0].weight.detach().clone()
+    with torch.no_grad():
+        method.projector[0].weight.add_(1)
+    method.after_step()
+    torch.testing.assert_close(method.average.module[1][0].weight, before + 0.1)
+    assert tiny_gje(variant="primal").average is None
+
+
+def test_posterior_of_an_untrained_model_is_refused():
+    with pytest.raises(ValueError, match="model: it has no density of pairs"):
+        tiny_gje().posterior({"projector": torch.zeros(3, 8)})
+
+
+def test_divergence_is_reported_by_the_trainer(tmp_path):
+    with pytest.raises(Diverged):
+        je.train("digits", "gje", tiny_network(), epochs=1, out=tmp_path, optimizer="sgd", lr=1e30, progress=False)
+
+
+TRAINED = {"primal": (8, 0.9), "hsic": (5, 0.8), "dual": (5, 0.8), "rff": (5, 0.8)}  # epochs, k-NN accuracy
+
+
+@pytest.mark.parametrize("variant", TRAINED)
+def test_trains_on_images_and_answers_afterwards(variant, tmp_path):
+    epochs, accuracy = TRAINED[variant]
+    model = je.train(
+        "digits", "gje", "resnet10-tiny", epochs=epochs, out=tmp_path, batch_size=128, lr=3e-3, preset="mnist",
+        variant=variant, num_features=128, progress=False,
+    )  # fmt: skip
+    source = je.data.open_source("digits")
+    z, projections = model.embed(source, progress=False), model.embed(source, "projector", progress=False)
+    assert effective_rank(projections) > 64 / 2 and effective_rank(z) > 128 / 4
+    order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+    few, rest = order[:400], order[400:]
+    predicted = knn_predict(z[rest], source.labels[rest], z[few]).argmax(1)
+    found = float((predicted == source.labels[few]).float().mean())
+    assert found > accuracy
+
+    images = source.batch(range(40))
+    posterior, again = model.posterior(images), je.load(tmp_path).posterior(images)
+    assert posterior.batch_shape == (40,) and posterior.event_shape == (64,)
+    torch.testing.assert_close(again.mean, posterior.mean)
+    torch.testing.assert_close(again.variance, posterior.variance)
+    assert isinstance(posterior, MultivariateNormal if variant in ("primal", "hsic") else Independent)
+    torch.testing.assert_close(je.load(tmp_path).log_prob(images), model.log_prob(images))
+    assert model.anomaly_score(images).shape == (40,) and model.sample(5).shape == (5, 64)
+    # Given one view, its own image's other view is likelier than another image's.
+    own, other = posterior.log_prob(projections[:40]), posterior.log_prob(projections[:40].roll(1, 0))
+    assert own.mean() > other.mean()
+
+
+# Bad input
+
+
+def test_bad_arguments_are_named():
+    z, other = embeddings()
+    nan = z.clone()
+    nan[3, 1] = torch.nan
+    for words, call in {
+        r"z_context: expected \(B, D\) with at least two rows, got shape \(4,\)": lambda: dual_gje_loss(z[0], other),
+        "z_target: expected 12 rows as z_context has, got 11": lambda: hsic_loss(z, other[1:]),
+        "z_target: expected finite numbers, got 1 that are not": lambda: primal_gje_loss(z, nan),
+        r"z_target: expected \(12, 4\) as z_context has, got \(12, 3\)": lambda: primal_gje_loss(z, other[:, :3]),
+        "kernel: expected one of rbf, linear, matern12, matern32, matern52, got 'cosine'": lambda: dual_gje_loss(
+            z, other, "cosine"
+        ),
+        "lengthscale: expected above 0, got 0.0": lambda: dual_gje_loss(z, other, lengthscale=0.0),
+        "amplitude: expected above 0, got -1": lambda: rff_gje_loss(z, other, amplitude=-1.0),
+        "noise: expected above 0, got nan": lambda: rff_gje_loss(z, other, noise=math.nan),
+        "noise: expected enough for a matrix that is positive definite in torch.float64, got 1e-30": lambda: (
+            dual_gje_loss(torch.ones_like(z), other, noise=1e-30)
+        ),
+        "num_features: expected at least 1, got 0": lambda: rff_gje_loss(z, other, num_features=0),
+        "entropy: expected one of marginal, joint, got 'both'": lambda: primal_gje_loss(z, other, entropy="both"),
+        "alignment_weight: expected at least 0, got -1": lambda: primal_gje_loss(z, other, -1.0),
+        "entropy_weight: expected at least 0, got -1": lambda: hsic_loss(z, other, entropy_weight=-1.0),
+        "jitter: expected enough": lambda: primal_gje_loss(z[:2], other[:2], jitter=0.0),
+        r"z_new: expected \(N, 4\) as z_context has, got shape \(12, 3\)": lambda: dual_prediction(z, other, z[:, :3]),
+        r"covariance: expected \(d, d\) with d above 4": lambda: primal_prediction(z, torch.eye(3)),
+        "covariance: expected a positive definite matrix": lambda: primal_prediction(z, -torch.eye(8)),
+        r"mean: expected \(8,\)": lambda: primal_prediction(z, torch.eye(8), torch.zeros(4)),
+        "variant: expected one of primal, hsic, dual, rff, got 'prime'": lambda: GJE(nn.Identity(), variant="prime"),
+        "projector_layers": lambda: GJE(nn.Identity(), projector_layers=4),
+        "dim, projector_width": lambda: GJE(nn.Identity(), dim=1),
+        "ema: expected a decay from 0 to below 1, got 1": lambda: GJE(nn.Identity(), ema=1.0),
+        "bank: expected at least 2 pairs, got 0": lambda: GJE(nn.Identity(), bank=0),
+        "views: expected at least two, got 1": lambda: tiny_gje()([torch.zeros(4, 1, 8, 8)], 1),
+        "alignment: method 'gje' has no such option": lambda: methods.create("gje", nn.Identity(), alignment=1),
+    }.items():
+        with pytest.raises(ValueError, match=f"^{words}"):
+            call()
