@@ -33,6 +33,9 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.views
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.vje
+	$(BIN)/python -m benchmarks.mixture
+	$(BIN)/python -m benchmarks.gje
+	$(BIN)/python -m benchmarks.neural_gas
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

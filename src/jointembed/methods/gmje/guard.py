@@ -1,0 +1,48 @@
+"""What keeps the embeddings from shrinking: the entropy of their distribution, under a covariance that has a memory."""
+
+import torch
+from torch import Tensor, nn
+
+
+def gaussian_entropy(z: Tensor, memory: Tensor | None = None, jitter: float = 1e-4) -> Tensor:
+    """1/2 log|S| of embeddings z (N, D), the entropy of a Gaussian with their covariance, constants dropped.
+
+    With a `memory`, a covariance (D, D) from the batches before, the value is that of the memory and the gradient the
+    batch's, taken there: d(1/2 log|S|) = 1/2 Tr(S^-1 dS_batch). It stays well-behaved where a batch alone, with fewer
+    images than dimensions, would have a singular covariance.
+    """
+    if z.ndim != 2 or len(z) < 2:
+        raise ValueError(f"z: expected (N, D) with at least two rows, got shape {tuple(z.shape)}")
+    z = z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+    with torch.autocast(z.device.type, enabled=False):
+        covariance = z.mT.cov(correction=0)
+        if memory is not None:
+            covariance = memory.to(z.dtype) + covariance - covariance.detach()
+        factor = torch.linalg.cholesky(covariance + jitter * torch.eye(z.shape[1], dtype=z.dtype, device=z.device))
+        return factor.diagonal().log().sum()
+
+
+class EntropyGuard(nn.Module):
+    """`gaussian_entropy` with the memory kept here, a moving average over training batches.
+
+    Args:
+        dim: D.
+        decay: of the moving average.
+    """
+
+    memory: Tensor
+    steps: Tensor
+
+    def __init__(self, dim: int, decay: float = 0.9) -> None:
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("memory", torch.eye(dim))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, z: Tensor) -> Tensor:
+        if self.training:
+            self.steps += 1
+            # The plain mean at first: nothing of the identity it starts from is left after one batch.
+            share = max(1 - self.decay, 1 / int(self.steps))
+            self.memory.lerp_(z.detach().float().mT.cov(correction=0), share)
+        return gaussian_entropy(z, self.memory)
