@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from jointembed import backbones, data, distributions, evaluation, methods, metrics, normality
     from jointembed.evaluation.protocol import evaluate
     from jointembed.model import Model, load
+    from jointembed.pairs import fit_pairs
     from jointembed.training import train
 
 # Everything is imported when first asked for: timm and Lightning take longer to import than torch itself.
 _ROOMS = ("backbones", "data", "distributions", "evaluation", "methods", "metrics", "normality")
-_NAMES = {"Model": "model", "load": "model", "train": "training", "evaluate": "evaluation"}
+_NAMES = {"Model": "model", "load": "model", "train": "training", "evaluate": "evaluation", "fit_pairs": "pairs"}
 
 __all__ = [
     "Model",
@@ -27,6 +28,7 @@ __all__ = [
     "distributions",
     "evaluate",
     "evaluation",
+    "fit_pairs",
     "load",
     "methods",
     "metrics",

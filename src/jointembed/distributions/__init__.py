@@ -1,7 +1,8 @@
 """Probability distributions of embeddings: exact log-densities, nothing about training."""
 
+from .maxima import modes
 from .mixture import GaussianMixture
 from .polar import PolarStudentT
 from .student import MultivariateStudentT
 
-__all__ = ["GaussianMixture", "MultivariateStudentT", "PolarStudentT"]
+__all__ = ["GaussianMixture", "MultivariateStudentT", "PolarStudentT", "modes"]

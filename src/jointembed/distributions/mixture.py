@@ -189,6 +189,15 @@ class GaussianMixture(Distribution):
             means = means + root.regress(cross, values, marginal.means)
         return self._of(log_weights, means, rest_root, self._validate_args)
 
+    def affine(self, shift: Tensor, scale: Tensor) -> GaussianMixture:
+        """The mixture of shift + scale z, coordinate by coordinate: `shift` and `scale` are (D,), scales above 0."""
+        shift, scale = (
+            _vectors(n, x, self.event_shape[0], True).to(self.means) for n, x in (("shift", shift), ("scale", scale))
+        )
+        if not bool((scale > 0).all()):
+            raise ValueError(f"scale: expected values above 0, got {scale.min().item():g}")
+        return self._of(self.log_weights, shift + scale * self.means, self._root.scaled(scale), self._validate_args)
+
     def entropy(self) -> Tensor:
         """In nats, (...), for a single component."""
         self._require_one("entropy")

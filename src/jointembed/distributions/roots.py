@@ -136,6 +136,10 @@ class Triangular:
         of_x, of_means = (product("...ij,...j->...i", slope, root.whiten(double(each))) for each in (x, means))
         return (of_x - of_means).to(x)
 
+    def scaled(self, scale: Tensor) -> Triangular:
+        """The root of S with rows and columns multiplied by `scale` (D,)."""
+        return Triangular(self.factor * scale[:, None])
+
     def trace_ratio(self, other: Root) -> Tensor:
         """Tr(S^-1 T), (...), for the matrix T = R R^T of another root, both with K = 1: the squares in L^-1 R."""
         columns = other.dense()[..., 0, :, :].mT
@@ -198,6 +202,9 @@ class Diagonal:
 
     def split(self, given: Sequence[int], rest: Sequence[int]) -> tuple[Diagonal, Tensor | None, Diagonal]:
         return self.marginal(given), None, self.marginal(rest)
+
+    def scaled(self, scale: Tensor) -> Diagonal:
+        return Diagonal(self.root * scale, self.dim)
 
     def trace_ratio(self, other: Root) -> Tensor:
         return (other.variances() / self.variances()).sum((-1, -2))
