@@ -144,7 +144,7 @@ def test_idle_components_move_to_what_is_explained_worst(kind: type[Prototypes])
     prototypes.follow(z[:60])
     prototypes.usage.copy_(torch.tensor([0.6, 0.4, 0.0]))
     prototypes.revive(z)
-    distances = (z[60:] - prototypes.means[2]).norm(dim=1)
+    distances = (z[60:] - prototypes.means[2].detach()).norm(dim=1)
     assert float(distances.min()) < 1e-5  # one of the four far away
     assert float(prototypes().weights[2]) > 0.2 and bool(prototypes.used.all())
 

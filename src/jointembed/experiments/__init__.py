@@ -12,6 +12,7 @@ EXPERIMENTS = {
     "vje-one-class": "VJE, Tables 3 and 4: ten one-class models",
     "vje-one-class-epochs": "VJE: one-class AUROC against the length of training",
     "vje-one-class-grid": "VJE, Figure 4: one-class AUROC over beta and df",
+    "gmje-failures": "GJE and GMJE: five failure modes, each beside its remedy",
     "gmje-synthetic": "GMJE, Figures 4 to 7: three targets for one context, six models",
 }
 

@@ -113,6 +113,11 @@ def feature_dim(backbone: nn.Module) -> int:
     return dim
 
 
+def at_least_float32(z: Tensor) -> Tensor:
+    """bf16 and half precision as float32: what is summed, squared or divided by a temperature needs the digits."""
+    return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+
+
 def encode_views(network: nn.Module, views: list[Tensor]) -> Tensor:
     """One pass per image size: V views of (N, C, H, W) to (V, N, D)."""
     sizes = dict.fromkeys(view.shape[-2:] for view in views)

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jointembed.normality import EppsPulley, SIGReg
 
-from .base import Method, encode_views, feature_dim
+from .base import Method, at_least_float32, encode_views, feature_dim
 
 
 def lejepa_loss(
@@ -39,7 +39,7 @@ def lejepa_loss(
         raise ValueError(f"num_global: expected 1 to {len(z)}, the number of views in z, got {num_global}")
     if not 0 <= weight <= 1:
         raise ValueError(f"weight: expected a number from 0 to 1, got {weight}")
-    z = z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+    z = at_least_float32(z)
     if centres is None:
         centres = z[:num_global].mean(0)
     prediction = (centres - z).square().mean()

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jointembed.methods.base import at_least_float32
+
 Kernel = Literal["rbf", "linear", "matern12", "matern32", "matern52"]
 KERNELS: tuple[str, ...] = get_args(Kernel)
 
@@ -33,10 +35,6 @@ def full_precision(
             return function(at_least_float32(z_context), at_least_float32(z_target), *args, **kwargs)
 
     return checked
-
-
-def at_least_float32(z: Tensor) -> Tensor:
-    return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
 
 
 def check_kernel(kernel: str, **positive: float | Tensor) -> None:

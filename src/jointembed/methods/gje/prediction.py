@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
+from jointembed.methods.base import at_least_float32
+
 from .kernels import (
     add_diagonal,
-    at_least_float32,
     check_features,
     check_kernel,
     cholesky,

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..base import at_least_float32
+
 LogScore = Callable[[Tensor, Tensor], Tensor]  # queries (B, D) and particles (M, D) to log-likelihoods (B, M)
 
 
@@ -46,7 +48,7 @@ def info_nce(
         raise ValueError(f"bank: expected (M, {dim}) as queries have, got shape {tuple(bank.shape)}")
     if log_weights is not None and log_weights.shape != bank.shape[:1]:
         raise ValueError(f"log_weights: expected shape ({len(bank)},) as bank has, got {tuple(log_weights.shape)}")
-    queries = _at_least_single(queries)
+    queries = at_least_float32(queries)
     positive = (queries * keys.to(queries)).sum(1) / temperature  # (B,)
     negative = _dot_score(queries, bank.to(queries), temperature)  # (B, M)
     if log_weights is not None:
@@ -189,7 +191,7 @@ class ParticleBank(nn.Module):
     def _weigh(self, queries: Tensor, keys: Tensor, log_score: LogScore | None) -> tuple[Tensor, Tensor]:
         old, batch = self.filled, len(keys)
         pool = torch.cat([self.contents, keys])
-        queries, particles = _at_least_single(queries), _at_least_single(pool)
+        queries, particles = at_least_float32(queries), at_least_float32(pool)
         if log_score is None:
             scores = _dot_score(queries, particles, self.temperature)  # (B, M + B)
         else:
@@ -252,8 +254,3 @@ def _check_temperature(temperature: float) -> None:
 def _check_shape(name: str, x: Tensor, rows: int | None = None, dim: int | None = None) -> None:
     if x.ndim != 2 or 0 in x.shape or rows not in (None, len(x)) or dim not in (None, x.shape[1]):
         raise ValueError(f"{name}: expected shape ({rows or 'B'}, {dim or 'D'}), got {tuple(x.shape)}")
-
-
-def _at_least_single(x: Tensor) -> Tensor:
-    """bf16 and half precision as float32: similarities over small temperatures need the digits."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

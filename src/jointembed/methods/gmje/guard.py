@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from ..base import at_least_float32
+
 
 def gaussian_entropy(z: Tensor, memory: Tensor | None = None, jitter: float = 1e-4) -> Tensor:
     """1/2 log|S| of embeddings z (N, D), the entropy of a Gaussian with their covariance, constants dropped.
@@ -13,7 +15,7 @@ def gaussian_entropy(z: Tensor, memory: Tensor | None = None, jitter: float = 1e
     """
     if z.ndim != 2 or len(z) < 2:
         raise ValueError(f"z: expected (N, D) with at least two rows, got shape {tuple(z.shape)}")
-    z = z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
+    z = at_least_float32(z)
     with torch.autocast(z.device.type, enabled=False):
         covariance = z.mT.cov(correction=0)
         if memory is not None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from jointembed.distributions import GaussianMixture
 
+from ..base import at_least_float32
 from .components import IDLE
 from .guard import EntropyGuard, gaussian_entropy
 from .sphere import SphereMethod
@@ -86,9 +87,9 @@ class MixtureDensityNetwork(nn.Module):
     def parts(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights (N, K), means and standard deviations (N, K, D')."""
         h = self.hidden(context)
-        weights = self.logits(h).float().softmax(-1)
-        means = self.means(h).float().unflatten(-1, self.shape)
-        scales = nn.functional.softplus(self.scales(h).float()).unflatten(-1, self.shape) + self.floor
+        weights = at_least_float32(self.logits(h)).softmax(-1)
+        means = at_least_float32(self.means(h)).unflatten(-1, self.shape)
+        scales = nn.functional.softplus(at_least_float32(self.scales(h))).unflatten(-1, self.shape) + self.floor
         return weights, means, scales
 
     def forward(self, context: Tensor) -> GaussianMixture:

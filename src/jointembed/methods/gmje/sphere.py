@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ..base import Method, encode_views, feature_dim
+from ..base import Method, at_least_float32, encode_views, feature_dim
 from ..lejepa import projector_mlp
 
 
@@ -34,7 +34,7 @@ class SphereMethod(Method):
 
     def on_sphere(self, projected: Tensor) -> Tensor:
         """Projections scaled to the radius, in float32."""
-        return self.radius * nn.functional.normalize(projected.float(), dim=-1)
+        return self.radius * nn.functional.normalize(at_least_float32(projected), dim=-1)
 
     def pairs(self, views: list[Tensor], num_global: int) -> tuple[Tensor, Tensor]:
         """Contexts and targets (P N, D): all pairs of views with a global one, in both orders.
