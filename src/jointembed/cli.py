@@ -125,6 +125,47 @@ def score(
         print(f"{picture}: the strangest and the most typical images")
 
 
+def decode(run: str, data: Any, epochs: int = 20, batch_size: int = 256, lr: float = 1e-3, seed: int = 0) -> None:
+    """Train a decoder of a model's embeddings, so that samples can be looked at. The model itself does not change.
+
+    Args:
+        run: the run folder, where the decoder goes too.
+        data: images to learn from, best those the model was trained on.
+        epochs: passes over them.
+        batch_size: images per step.
+        lr: learning rate of Adam.
+        seed: of the weights and the order.
+    """
+    from jointembed.decoding import NAMES, train_decoder
+
+    train_decoder(run, data, epochs, batch_size, lr, seed)
+    print(f"{Path(run) / NAMES[1]}: now `jointembed sample {run}`")
+
+
+def sample(run: str, n: int = 64, out: str = "samples.png", context: str | None = None, seed: int = 0) -> None:
+    """Draw embeddings from a model's own density and decode them into a picture.
+
+    Args:
+        run: the run folder, with a decoder (`jointembed decode`).
+        n: how many; with a context, for each of its images.
+        out: the .png to write.
+        context: images whose other views to draw, e.g. a folder: a row each, the image first.
+        seed: of the draws.
+    """
+    from torchvision.utils import save_image
+
+    from jointembed._files import atomic
+    from jointembed.decoding import picture
+
+    target = Path(out)
+    if target.suffix != ".png":
+        raise ValueError(f"out: expected a file name ending in .png, got {out}")
+    pictures, columns = picture(run, n, context, seed)
+    with atomic(target) as path:
+        save_image(pictures, path, nrow=columns, padding=1)
+    print(f"{target}: {len(pictures)} pictures")
+
+
 def _per_cent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
@@ -171,6 +212,8 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "embed": ("embed images with a trained model", lambda argv: embed),
     "evaluate": ("measure a trained model on labelled images", lambda argv: evaluate),
     "score": ("score images by how strange they are to a trained model", lambda argv: score),
+    "decode": ("train a decoder, to look at samples with", lambda argv: decode),
+    "sample": ("draw pictures from a trained model's density", lambda argv: sample),
     "reproduce": ("run one of the papers' experiments", _reproduce),
 }
 
@@ -190,7 +233,7 @@ def build_parser(argv: list[str]) -> ArgumentParser:
 
 
 def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
-    takes_run = verb in ("embed", "evaluate", "score")
+    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample")
     if takes_run:
         parser.add_argument("run", help="the run folder")
     if verb == "reproduce":
@@ -253,7 +296,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _underscored(word: str) -> str:
-    """--stop-on-collapse and --stop_on_collapse are the same flag."""
+    """--stop-on-collapse and --stop_on_collapse are the same flag; so are -n and --n."""
+    if word == "-n":
+        return "--n"
     if not word.startswith("--"):
         return word
     flag, equals, value = word.partition("=")
