@@ -10,7 +10,7 @@ import pytest
 
 from jointembed.cli import build_parser
 from jointembed.data import render_shapes
-from jointembed.experiments import vje_ablation, vje_influence, vje_one_class_grid
+from jointembed.experiments import vje_ablation, vje_influence, vje_one_class_grid, vje_uncertainty
 from jointembed.experiments.cells import run_cells
 from jointembed.experiments.results import command
 from jointembed.experiments.vje_one_class_grid import correlation
@@ -56,15 +56,33 @@ def test_correlation_leaves_out_what_diverged():
     assert correlation(a, b) == pytest.approx(np.corrcoef([1, 2, 3], [2, 4.1, 6])[0, 1])
 
 
-def test_ablation_fills_its_table(tmp_path):
+@pytest.fixture
+def shapes(tmp_path):
+    """Few and small, in the form of CIFAR-10."""
     (x, y, _), (x_test, y_test, _) = render_shapes(60, seed=0, size=16), render_shapes(40, seed=1, size=16)
-    data = tmp_path / "shapes.npz"
-    np.savez(data, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    np.savez(tmp_path / "shapes.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    return str(tmp_path / "shapes.npz")
+
+
+SMALLEST = {"backbone": "resnet10-tiny", "batch_size": 25, "view_size": 8}
+
+
+def test_uncertainty_is_told_for_every_score(shapes, tmp_path):
+    vje_uncertainty.run(shapes, str(tmp_path), 50, 1, test_images=30, changes=SMALLEST)
+    rows = json.loads((tmp_path / "vje-uncertainty.json").read_text())["rows"]
+    assert [row["score"] for row in rows] == list(vje_uncertainty.SCORES)
+    for row in rows:
+        assert float(row["k-NN errors"]) >= 0 and float(row["linear errors"]) >= 0
+        for corruption in ("blur", "noise", "occlusion"):
+            assert -1 <= float(row[f"{corruption}, rank correlation"].split()[0]) <= 1
+    # Entropy and the sum of variances order images almost alike; so they must respond almost alike.
+    entropy, variance = (float(rows[i]["noise, rank correlation"].split()[0]) for i in (0, 1))
+    assert abs(entropy - variance) < 0.5
+
+
+def test_ablation_fills_its_table(shapes, tmp_path):
     kept = tmp_path / "kept.json"
-    vje_ablation.run(
-        str(data), str(tmp_path), 50, 1, kept=str(kept), jobs=1,
-        changes={"backbone": "resnet10-tiny", "batch_size": 25, "view_size": 8},
-    )  # fmt: skip
+    vje_ablation.run(shapes, str(tmp_path), 50, 1, kept=str(kept), jobs=1, changes=SMALLEST)
     cells = list(json.loads(kept.read_text()).values())
     rows = json.loads((tmp_path / "vje-ablation.json").read_text())["rows"]
     assert [row["objective"] for row in rows] == [" + ".join(terms) for terms in vje_ablation.OBJECTIVES]

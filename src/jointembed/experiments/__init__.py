@@ -9,6 +9,7 @@ EXPERIMENTS = {
     "vje-ablation": "VJE, Tables 6 and 7: which terms are needed",
     "vje-tails": "VJE, Table 5: how heavy the tails should be",
     "vje-settings": "VJE: settings for small data, beside LeJEPA",
+    "vje-uncertainty": "VJE: do its scores warn of errors, and rise with corruption",
     "vje-influence": "VJE, Figure 2: loss and influence of a residual",
     "vje-one-class": "VJE, Tables 3 and 4: ten one-class models",
     "vje-one-class-epochs": "VJE: one-class AUROC against the length of training",
