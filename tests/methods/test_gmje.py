@@ -222,6 +222,7 @@ def test_bad_input_is_named() -> None:
         ({"covariance": "round"}, "covariance: expected one of shared, full, fixed"),
         ({"covariance": "full", "learning": "gng"}, "covariance: expected 'shared' or 'fixed'"),
         ({"prototypes": 0}, "prototypes: expected at least 1, got 0"),
+        ({"prototypes": 1, "learning": "gng"}, "prototypes: expected at least 2 for a neural gas, got 1"),
         ({"floor": 0.0}, "floor: expected above 0"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -107,8 +107,7 @@ class OnlinePrototypes(Prototypes):
             self.register_buffer("covariances", covariances)
 
     def forward(self) -> GaussianMixture:
-        # Copies: the buffers move on before the backward pass reads them.
-        return self._mixture(self.weights.clone(), lambda: self.covariances)
+        return self._mixture(self.weights, lambda: self.covariances)
 
     def _learn(self, z: Tensor, rate: float) -> None:
         share = self().responsibilities(z) / len(z)  # (N, K), all of it sums to one
@@ -141,9 +140,8 @@ class OnlinePrototypes(Prototypes):
         centre = z.mean(0)
         z, means = z - centre, self.means - centre
         cross = (share.mT @ z).mT @ means
-        return ((share.sum(1)[:, None] * z).mT @ z + (share.sum(0)[:, None] * means).mT @ means - cross - cross.mT)[
-            None
-        ]
+        of_z, of_means = (share.sum(1)[:, None] * z).mT @ z, (share.sum(0)[:, None] * means).mT @ means
+        return (of_z + of_means - cross - cross.mT)[None]
 
     def _restart(self, idle: Tensor) -> None:
         self.weights[idle] = 1 / len(self.weights)
@@ -162,8 +160,10 @@ class GrowingPrototypes(OnlinePrototypes):
     ) -> None:
         if covariance == "full":
             raise ValueError("covariance: expected 'shared' or 'fixed' for nodes that come and go, got 'full'")
+        if count < 2:
+            raise ValueError(f"prototypes: expected at least 2 for a neural gas, got {count}")
         super().__init__(count, dim, covariance, temperature, floor)
-        self.gas = GrowingNeuralGas(max_nodes=max(count, 2), insert_every=512)
+        self.gas = GrowingNeuralGas(max_nodes=count, insert_every=512)
         # The gas as buffers, so that a checkpoint has it: edges as a matrix of their ages, -1 where there is none.
         self.register_buffer("errors", torch.zeros(count))
         self.register_buffer("ages", torch.full((count, count), -1))

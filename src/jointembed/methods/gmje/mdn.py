@@ -2,10 +2,10 @@
 
     log p(z_c, z_t) = log p(z_c) + log sum_k alpha_k(z_c) N(z_t; mu_k(z_c), sigma_k(z_c)^2)          (Eq. 23)
 
-As written nothing holds z_t: with mu and sigma it shrinks to a point, at a loss of minus infinity. The entropies of
-both marginals are taken away here, which makes the loss a lower bound of the views' mutual information with its sign
-turned (H(z_t) - H(z_t | z_c), Barber and Agakov), and sigma has a floor, which bounds it. The network must never see
-the target: with it, mu_k = z_t and sigma = 0 explain everything and say nothing (the identity collapse, appendix M).
+As written nothing holds z_t: with mu and sigma it shrinks to a point, at a loss of minus infinity. Taking away H(z_t)
+makes the conditional term minus a bound of the views' mutual information, H(z_t) - H(z_t | z_c) (Barber and Agakov);
+taking away H(z_c) too holds the context; a floor on sigma bounds the whole. The network must never see the target: with
+it, mu_k = z_t and sigma = 0 explain everything and say nothing (the identity collapse, appendix M).
 
     >>> network = MixtureDensityNetwork(8, 8, components=3)
     >>> z_context, z_target = torch.randn(2, 128, 8)
