@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
-from benchmarks.sigreg import best_seconds, peak_extra_bytes
+from benchmarks.measure import best_seconds, peak_extra_bytes
 from jointembed.distributions import GaussianMixture
 
 ROWS = ["factor", "covariance", "far", "isotropic"]

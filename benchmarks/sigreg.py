@@ -1,4 +1,4 @@
-"""SIGReg against its peers, forward and backward, drawing of directions counted for all: `python benchmarks/sigreg.py`.
+"""SIGReg against its peers, forward and backward, drawing of directions counted for all: `python -m benchmarks.sigreg`.
 
 Contenders run in turn within each round, so that whatever else the machine does hits all of them; the minimum over
 rounds counts. Peak extra memory is the largest number of bytes of new tensors alive at once, from `torch.profiler`'s
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Callable
 
 import torch
 from lightly.loss.lejepa_loss import SIGReg as LightlySIGReg
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.measure import best_seconds, peak_extra_bytes
 from jointembed.normality import EppsPulley, SIGReg
 
 NUM_SLICES, T_MAX = 1024, 5.0
@@ -49,38 +48,6 @@ def contenders(z: Tensor, points: int) -> dict[str, Callable[[], object]]:
         "lightly": lambda: lightly(z).backward(),
         "paper": lambda: paper_algorithm_1(z, 0, 2 * points - 1).backward(),
     }
-
-
-def best_seconds(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Minimum time of each, rounds repeated until each has had `seconds` (at least two rounds after the warm-up)."""
-    best = dict.fromkeys(calls, float("inf"))
-    spent = dict.fromkeys(calls, 0.0)
-    for call in calls.values():
-        call()
-    for round_number in range(1000):
-        for name, call in calls.items():
-            if round_number >= 2 and spent[name] > seconds:
-                continue
-            start = time.perf_counter()
-            call()
-            elapsed = time.perf_counter() - start
-            spent[name] += elapsed
-            best[name] = min(best[name], elapsed)
-        if round_number >= 2 and min(spent.values()) > seconds:
-            break
-    return best
-
-
-def peak_extra_bytes(call: Callable[[], object]) -> int:
-    call()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recording:
-        call()
-    memory = [event for event in recording.profiler.kineto_results.events() if event.name() == "[memory]"]
-    alive = peak = 0
-    for event in sorted(memory, key=lambda event: event.start_ns()):
-        alive += event.nbytes()
-        peak = max(peak, alive)
-    return peak
 
 
 def main() -> None:
