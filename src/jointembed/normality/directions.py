@@ -1,4 +1,7 @@
-"""Random unit directions as a pure function of (seed, step, dim): the same on every rank, device and resumed run."""
+"""Unit directions, random or low-discrepancy, as a pure function of (seed, step, dim).
+
+They are the same on every rank, device and resumed run.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from jointembed.normality import _native
 
@@ -25,6 +29,13 @@ def _mix(word: int) -> int:
 
 def _signed(word: int) -> int:
     return (word + 2**63) % 2**64 - 2**63
+
+
+def _key(*numbers: int) -> int:
+    key = 0
+    for number in numbers:
+        key = _mix((key + number) % 2**64)
+    return key
 
 
 def _random_words(count: int, key: int, device: torch.device | str | None) -> Tensor:
@@ -68,9 +79,33 @@ def random_directions(
     compiled: bool = False,
 ) -> Tensor:
     """(D, M) float32 of M unit columns, independent and uniform on the sphere."""
-    key = _mix(_mix(_mix(seed % 2**64) + step) + dim)
+    key = _key(seed, step, dim)
     pairs = (dim * num_slices + 1) // 2
     kernels = _native.kernels() if compiled and torch.device(device).type == "cpu" else None
     normals = _normals(key, pairs, device) if kernels is None else kernels.normals(key, _radius_table(), pairs)
     columns = normals.flatten()[: dim * num_slices].view(num_slices, dim)
     return columns.div_(torch.linalg.vector_norm(columns, dim=1, keepdim=True)).mT
+
+
+# Scrambling a Sobol sequence costs far more than drawing from it. It is done once per (seed, dim); at each step the
+# points' bits are flipped by a fresh random word per dimension, which makes every point uniform and keeps the points
+# evenly spread among each other. 23 bits: (word + 1/2) / 2^23 is exact in float32, and never 0 or 1.
+BITS = 23
+
+
+@functools.lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _sobol_words(dim: int, num_slices: int, seed: int) -> Tensor:
+    """(M, D) int32, the first bits of M points of a scrambled Sobol sequence."""
+    engine = SobolEngine(dim, scramble=True, seed=_key(seed, dim) % 2**63)
+    return engine.draw(num_slices, dtype=torch.float64).mul_(2**BITS).int()
+
+
+def sobol_directions(dim: int, num_slices: int, seed: int, step: int, device: torch.device | str = "cpu") -> Tensor:
+    """(D, M) float32 of M unit columns, each uniform on the sphere, together more even than independent ones."""
+    if dim > SobolEngine.MAXDIM:
+        raise ValueError(f"dim must be at most {SobolEngine.MAXDIM} with directions='sobol', got {dim}")
+    flips = _random_words(dim, _key(seed, step, dim), "cpu").bitwise_and_(2**BITS - 1).int()
+    uniform = (_sobol_words(dim, num_slices, seed) ^ flips).float().add_(0.5).mul_(2.0**-BITS)
+    columns = torch.special.ndtri(uniform)
+    return columns.div_(torch.linalg.vector_norm(columns, dim=1, keepdim=True)).to(device).mT

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from jointembed import _distributed
 from jointembed.normality import _native
+from jointembed.normality.univariate import as_samples
 
 # The grid is k h, so e^{i k h x} = (e^{i h x})^k: one cos/sin pair per element gives every point. With sums
 # Z_k = sum_n e^{i k h x_n} the statistic is a function of Z alone, and its gradient is a trigonometric polynomial,
@@ -171,15 +172,9 @@ class EppsPulley(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., N, M) -> (..., M). Half precision is computed, and returned, in float32."""
-        if x.ndim < 2:
-            raise ValueError(f"x must have shape (..., N, M), got {tuple(x.shape)}")
-        if not x.is_floating_point():
-            raise ValueError(f"x must be of a real floating dtype, got {x.dtype}")
         fewest = 2 if self.unbiased and _distributed.world_size() == 1 else 1
-        if x.shape[-2] < fewest:
-            raise ValueError(f"x must have at least {fewest} samples in dimension -2, got shape {tuple(x.shape)}")
         with torch.autocast(x.device.type, enabled=False):
-            return _Statistic.apply(x if x.dtype == torch.float64 else x.float(), self)
+            return _Statistic.apply(as_samples(x, fewest), self)
 
     def extra_repr(self) -> str:
         return f"t_max={self.t_max}, num_points={self.num_points}, unbiased={self.unbiased}, compiled={self.compiled}"

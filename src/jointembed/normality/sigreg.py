@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from jointembed.normality.directions import random_directions
+from jointembed.normality.directions import random_directions, sobol_directions
 from jointembed.normality.epps_pulley import EppsPulley
+
+Directions = Literal["gaussian", "sobol"]
 
 # x is made, tested and forgotten one block of slices at a time, so that nothing of size N x M lives, whatever the test.
 # That takes each block's gradient in the forward pass; the backward pass only scales the sum.
@@ -61,6 +63,10 @@ class SIGReg(nn.Module):
         seed: Selects the sequence of directions.
         compiled: Draw directions (and run the default test) on the CPU in C++ kernels, built on first use (about a
             second), then cached on disk. Without a C++ compiler the PyTorch version runs; results agree to rounding.
+        directions: "gaussian": independent and uniform on the sphere. "sobol": a scrambled Sobol sequence, mapped to
+            the sphere by the inverse normal distribution function, which covers it more evenly where M is large beside
+            D, best for M a power of two. Always drawn on the CPU in PyTorch, 1.5 to 4 times slower than "gaussian".
+            D is at most 21201.
 
     Example:
         >>> sigreg = SIGReg(num_slices=256)
@@ -71,20 +77,30 @@ class SIGReg(nn.Module):
     step: Tensor
 
     def __init__(
-        self, test: nn.Module | None = None, num_slices: int = 1024, seed: int = 0, compiled: bool = False
+        self,
+        test: nn.Module | None = None,
+        num_slices: int = 1024,
+        seed: int = 0,
+        compiled: bool = False,
+        directions: Directions = "gaussian",
     ) -> None:
         super().__init__()
         if num_slices < 1:
             raise ValueError(f"num_slices must be at least 1, got {num_slices}")
+        if directions not in get_args(Directions):
+            raise ValueError(f"directions must be one of {', '.join(get_args(Directions))}, got {directions!r}")
         self.test = EppsPulley(compiled=compiled) if test is None else test
         self.compiled = compiled
         self.num_slices = num_slices
         self.seed = seed
+        self.sampling = directions
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
     def directions(self, dim: int, step: int | None = None) -> Tensor:
         """(D, M), unit columns: those of the given step, by default of the next call."""
         step = int(self.step) if step is None else step
+        if self.sampling == "sobol":
+            return sobol_directions(dim, self.num_slices, self.seed, step, self.step.device)
         return random_directions(dim, self.num_slices, self.seed, step, self.step.device, self.compiled)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -97,8 +113,11 @@ class SIGReg(nn.Module):
         directions = self.directions(z.shape[-1]).to(z)
         if self.training:
             self.step += 1
+        if not torch.is_grad_enabled():
+            z = z.detach()  # or its gradient would be taken, for nothing
         with torch.autocast(z.device.type, enabled=False):
             return _MeanOverSlices.apply(z, directions, self.test)
 
     def extra_repr(self) -> str:
-        return f"num_slices={self.num_slices}, seed={self.seed}, compiled={self.compiled}"
+        settings = f"num_slices={self.num_slices}, seed={self.seed}, compiled={self.compiled}"
+        return f"{settings}, directions={self.sampling!r}"
