@@ -2,14 +2,32 @@
 
 import difflib
 import inspect
+import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
 
 _REGISTRY: dict[str, type["Method"]] = {}
+
+
+class Clock(NamedTuple):
+    """How far training is, for schedules. The trainer sets it before every forward pass, after a resumption too.
+
+    Whoever trains without it and sets no clock of their own stays at the start of schedules over all steps, and behind
+    every warm-up counted in epochs.
+    """
+
+    step: int = 0  # optimiser steps taken
+    steps: int = 1  # there will be
+    epoch: float = math.inf  # passes over the data, with the part of the present one
+
+    @property
+    def share(self) -> float:
+        """Of all steps, from 0 to below 1."""
+        return self.step / self.steps
 
 
 class Method(nn.Module, ABC):
@@ -23,6 +41,8 @@ class Method(nn.Module, ABC):
     density_space: ClassVar[str]  # where `log_prob`, `sample` and the anomaly score live
     preset: ClassVar[str]  # augmentation of the method's paper
     scores: ClassVar[tuple[str, ...]] = ("density",)  # anomaly scores; the first, minus a log-density, is the default
+
+    clock = Clock()
 
     density_mean: Tensor
     density_scale_tril: Tensor
@@ -47,6 +67,9 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def encode(self, images: Tensor) -> dict[str, Tensor]:
         """Embeddings of images (N, C, H, W), one (N, D) tensor for each of `spaces`."""
+
+    def before_step(self) -> None:
+        """Called between the backward pass and the optimiser's step: the place to drop gradients of what is frozen."""
 
     def after_step(self) -> None:
         """Called after every optimiser step: the place for moving averages and banks."""

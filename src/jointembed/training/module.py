@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointembed.data.loading import GrowingViews
 from jointembed.methods import Method
+from jointembed.methods.base import Clock
 
 
 class Diverged(FloatingPointError):
@@ -35,12 +36,18 @@ class TrainingModule(L.LightningModule):
         self.optimizer, self.lr, self.weight_decay, self.warmup_epochs = optimizer, lr, weight_decay, warmup_epochs
         self.seed = seed
 
+    def on_train_start(self) -> None:
+        self.steps = int(self.trainer.estimated_stepping_batches)
+
     def training_step(self, batch: Tensor | list[Tensor], batch_idx: int) -> Tensor:
         key = (self.seed, self.current_epoch, batch_idx, self.global_rank)
         # Dropout and stochastic depth draw from the global generator: it too starts from the key.
         torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
         views = self.views(batch, key) if isinstance(batch, Tensor) else batch
         views = [view.contiguous(memory_format=torch.channels_last) for view in views]
+        # Lightning keeps step and epoch in its checkpoints: the clock needs no state of its own.
+        epoch = self.current_epoch + batch_idx / self.trainer.num_training_batches
+        self.method.clock = Clock(self.global_step, self.steps, epoch)
         terms = self.method(views, self.views.num_global)
         if not torch.isfinite(terms["loss"]):
             values = ", ".join(f"{name} {value.item():g}" for name, value in terms.items())
@@ -50,6 +57,9 @@ class TrainingModule(L.LightningModule):
             )
         self.log_dict(terms, on_step=False, on_epoch=True, batch_size=len(views[0]))
         return terms["loss"]
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.method.before_step()
 
     def on_train_batch_end(self, *args: Any) -> None:
         self.method.after_step()
