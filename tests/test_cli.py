@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from scipy import stats
 
 import jointembed as je
 from jointembed.cli import main
+from jointembed.model import Config
 
 
 def test_the_three_verbs_do_what_python_does(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +33,62 @@ def test_the_three_verbs_do_what_python_does(run: Path, tmp_path: Path, capsys: 
     result = json.loads((tmp_path / "r.json").read_text())
     assert result["knn"] == je.evaluate(out, "digits", linear="none")["knn"]
     assert f"{100 * result['pixel_knn']:.2f} %" in capsys.readouterr().out
+
+
+def write_run(folder: Path, method: str = "vje", seed: int = 0) -> Path:
+    """A run folder of a model as it is before the first step."""
+    torch.manual_seed(seed)
+    Config(method, {}, "resnet10-tiny", 1, 8, [0.3], [0.4]).build().save(folder)
+    return folder
+
+
+def test_evaluate_says_more_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "x")
+    flags = ["--linear", "none", "--shots", "[1,3]", "--draws", "2", "--per-class", "--seed", "4"]
+    main(["evaluate", str(run), "--data", "digits", *flags, "--out", str(tmp_path / "r.json")])
+    result = json.loads((tmp_path / "r.json").read_text())
+    python = je.evaluate(run, "digits", linear="none", shots=(1, 3), draws=2, per_class=True, seed=4)
+    for name in ("knn", "per_class", "confusion"):
+        assert result[name] == python[name]
+    said = " ".join(capsys.readouterr().out.split())
+    for number in (1, 3):
+        found = result["few_shot"][str(number)]
+        assert found == python["few_shot"][number]
+        assert f"{number} per class │ {100 * found['mean']:.2f} ± {100 * found['std']:.2f} %" in said
+    assert f"│ 7 │ {100 * python['per_class']['knn']['7']:.2f} % │" in said
+    assert "│ 7 │ " + " │ ".join(map(str, python["confusion"]["knn"][7])) + " │" in said
+    with pytest.raises(SystemExit, match=r"^jointembed: shots: expected at least 999 training images of every class"):
+        main(["evaluate", str(run), "--data", "digits", "--shots", "[999]"])
+
+
+def test_select_ranks_as_python_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(write_run(tmp_path / f"v{seed}", "vje", seed)) for seed in range(2)]
+    images = tmp_path / "images.npy"
+    np.save(images, je.data.open_source("digits").batch(range(80)).numpy())
+    main(["select", *runs, "--data", str(images), "--out", str(tmp_path / "r.json")])
+    python = je.evaluation.select(runs, data=images)
+    assert json.loads((tmp_path / "r.json").read_text()) == {"rows": python.rows, "notes": []}
+    said = capsys.readouterr().out
+    table = [[word.strip() for word in line.split("│")[1:-1]] for line in said.splitlines() if "vje" in line]
+    assert [(row[0], row[2], row[3]) for row in table] == [
+        (str(row["rank"]), "vje", f"{row['value']:.5g}") for row in python.rows
+    ]
+
+    lejepa = write_run(tmp_path / "lejepa", "lejepa")
+    (lejepa / "metrics.csv").write_text("epoch,loss\n0,0.5\n")
+    main(["select", str(lejepa), *runs, "--data", str(images)])
+    said = capsys.readouterr().out
+    assert "by lejepa" in said and "by rank_me" in said
+    assert f"{0.5 / 0.02**0.4:.5g}" in said
+    assert "ranked apart, by lejepa and by rank_me" in said
+    with pytest.raises(
+        SystemExit, match=r"^jointembed: data: expected images to measure features of, for .*v0 \(vje\)"
+    ):
+        main(["select", *runs])
+    with pytest.raises(
+        SystemExit, match=r"^jointembed: runs: expected run folders with a config.json, not so: nowhere$"
+    ):
+        main(["select", str(lejepa), "nowhere"])
 
 
 @pytest.fixture

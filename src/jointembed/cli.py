@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,8 +48,15 @@ def evaluate(
     pixels: bool = False,
     root: str | None = None,
     out: str | None = None,
+    seed: int = 0,
+    shots: tuple[int, ...] = (),
+    draws: int = 5,
+    fine_tune_epochs: int = 0,
+    view_options: dict[str, Any] | None = None,
+    geometry: bool = False,
+    per_class: bool = False,
 ) -> None:
-    """Measure a trained model on labelled images: k-NN and linear accuracy.
+    """Measure a trained model on labelled images: k-NN and linear accuracy, and more on request.
 
     Args:
         run: the run folder.
@@ -60,17 +67,72 @@ def evaluate(
         pixels: also the k-NN accuracy of raw pixels.
         root: where torchvision data sets are, or go.
         out: a JSON file for the figures.
+        seed: of the hold-out, the probes and the draws.
+        shots: also few-shot accuracy with so many labelled images per class, e.g. [1,2,5,10,100].
+        draws: of these images, for each number.
+        fine_tune_epochs: also the accuracy after so many epochs of fine-tuning a copy of the whole backbone.
+        view_options: changes to the crops and flips of fine-tuning and of --linear sgd, e.g. flip.
+        geometry: also rank, spectrum, isotropy, spread and Gaussianity of the embeddings.
+        per_class: also the accuracy of each class, and the confusion matrix.
     """
     import json
 
     from jointembed._files import atomic
     from jointembed.evaluation import evaluate as measure
 
-    result = measure(run, data, space, k, linear, pixels, root=root)
+    options: dict[str, Any] = {"shots": shots, "draws": draws, "geometry": geometry, "per_class": per_class}
+    options |= {"fine_tune_epochs": fine_tune_epochs, "view_options": view_options}
+    result = measure(run, data, space, k, linear, pixels, root=root, seed=seed, **options)
     print_table(f"{run} on {data}", result)
+    if per_class:
+        print_classes(result)
     if out is not None:
         with atomic(Path(out)) as path:
             path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def select(
+    runs: list[str],
+    criterion: str = "auto",
+    data: Any = None,
+    images: int = 5_000,
+    space: str | None = None,
+    root: str | None = None,
+    seed: int = 0,
+    out: str | None = None,
+) -> None:
+    """Rank runs without labels.
+
+    Args:
+        runs: the run folders.
+        criterion: lejepa (training loss / lambda^0.4, for LeJEPA runs), or a measure of the features of data: rank_me,
+            effective_rank, lidar, alpha_req, isotropy, uniformity. By default lejepa for LeJEPA runs and rank_me for
+            others, which are then ranked apart.
+        data: images, labels unused: a folder, an .npz or .npy file, or the name of a data set; lejepa needs none.
+        images: at most so many of them.
+        space: which embedding is measured, e.g. projector; by default the features.
+        root: where torchvision data sets are, or go.
+        seed: of the views that lidar is measured on.
+        out: a JSON file for the ranking.
+    """
+    import json
+
+    from jointembed._files import atomic
+    from jointembed.evaluation import select as rank
+
+    found = rank(runs, criterion, data, images, space, root, seed)
+    for name in dict.fromkeys(row["criterion"] for row in found.rows):
+        rows = [row for row in found.rows if row["criterion"] == name]
+        print_rows(f"by {name}", ("rank", "run", "method", name), [_ranked(row) for row in rows])
+    for note in found.notes:
+        print(note)
+    if out is not None:
+        with atomic(Path(out)) as path:
+            path.write_text(json.dumps({"rows": found.rows, "notes": found.notes}, indent=2) + "\n")
+
+
+def _ranked(row: dict[str, Any]) -> tuple[str, ...]:
+    return str(row["rank"]), row["run"], row["method"], f"{row['value']:.5g}"
 
 
 def score(
@@ -170,15 +232,41 @@ def _per_cent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def print_table(title: str, result: dict[str, float]) -> None:
-    """Accuracies in per cent, everything else as it is."""
+def print_table(title: str, result: dict[str, Any]) -> None:
+    """What `evaluate` found: accuracies in per cent, everything else as it is; what it says of classes is left out."""
+    rows = []
+    for name, value in result.items():
+        if isinstance(value, float):
+            rows.append((name, f"{value:,.0f}" if name == "seconds" else f"{100 * value:.2f} %"))
+        elif isinstance(value, int):
+            rows.append((name, f"{value:,}"))
+    for number, found in result.get("few_shot", {}).items():
+        rows.append((f"{number} per class", f"{100 * found['mean']:.2f} ± {100 * found['std']:.2f} %"))
+    rows += [(name, f"{value:.4g}") for name, value in result.get("geometry", {}).items()]
+    print_rows(title, ("measure", "value"), [(name.replace("_", " "), value) for name, value in rows])
+
+
+def print_classes(result: dict[str, Any]) -> None:
+    """The accuracy of each class, and of at most 20 classes which is taken for which."""
+    accuracy, counts = result["per_class"], dict(result["confusion"])
+    present = next(iter(accuracy.values()))
+    rows = [(c, *(f"{100 * found[c]:.2f} %" for found in accuracy.values())) for c in present]
+    print_rows("accuracy per class", ("class", *(name.replace("_", " ") for name in accuracy)), rows)
+    classes = counts.pop("classes")
+    if len(classes) > 20:
+        return
+    for name, matrix in counts.items():
+        rows = [(c, *map(str, row)) for c, row in zip(classes, matrix, strict=True)]
+        print_rows(f"{name.replace('_', ' ')}: true class down, predicted across", ("", *classes), rows)
+
+
+def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("measure", "value", title=title, min_width=len(title) + 4)
-    for name, value in result.items():
-        accuracy = isinstance(value, float) and name != "seconds"
-        table.add_row(name.replace("_", " "), f"{100 * value:.2f} %" if accuracy else f"{value:,.0f}")
+    table = Table(*columns, title=title, min_width=len(title) + 4)
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)
 
 
@@ -211,6 +299,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "train": ("train a model on unlabelled images", _train),
     "embed": ("embed images with a trained model", lambda argv: embed),
     "evaluate": ("measure a trained model on labelled images", lambda argv: evaluate),
+    "select": ("rank runs without labels", lambda argv: select),
     "score": ("score images by how strange they are to a trained model", lambda argv: score),
     "decode": ("train a decoder, to look at samples with", lambda argv: decode),
     "sample": ("draw pictures from a trained model's density", lambda argv: sample),
@@ -236,12 +325,16 @@ def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., An
     takes_run = verb in ("embed", "evaluate", "score", "decode", "sample")
     if takes_run:
         parser.add_argument("run", help="the run folder")
+    if verb == "select":
+        parser.add_argument("runs", nargs="+", help="the run folders")
     if verb == "reproduce":
         from jointembed.experiments import EXPERIMENTS
 
         parser.add_argument("experiment", help="; ".join(f"{name}: {text}" for name, text in EXPERIMENTS.items()))
     parser.add_argument("--config", action="config", help="a YAML file with any of these")
-    parser.add_function_arguments(function, as_positional=False, skip={"run"} if takes_run else set())
+    parser.add_function_arguments(
+        function, as_positional=False, skip={"run"} if takes_run else {"runs"} if verb == "select" else set()
+    )
     if verb == "train":  # its method's options are flags as well
         from jointembed import methods
 

@@ -89,12 +89,25 @@ def linear_accuracy_sgd(
 
     `view_options` change the crops and flips, e.g. {"flip": 0.0} for digits, which are not what they are mirrored.
     """
+    predicted = linear_predict_sgd(model, train, test, epochs, lr, batch_size, seed, view_options)
+    assert test.labels is not None
+    return top1(predicted, test.labels)
+
+
+def linear_predict_sgd(
+    model: Model,
+    train: Source,
+    test: Source,
+    epochs: int = 100,
+    lr: float = 0.1,
+    batch_size: int = 256,
+    seed: int = 0,
+    view_options: dict[str, Any] | None = None,
+) -> Tensor:
+    """What the linear layer of that protocol says of the test images: one class (Q,) each."""
     if train.labels is None or test.labels is None:
         raise ValueError("train, test: expected sources with labels, got one without")
-    crops_and_flips = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarise": 0.0, **(view_options or {})}
-    statistics = {"mean": model.config.mean, "std": model.config.std}
-    options: dict[str, Any] = {"num_global": 1, **statistics, **crops_and_flips}
-    views = Views(model.config.image_size, model.method.preset, **options)
+    views = crops_and_flips(model, view_options)
     dim = model.embed(train.subset(torch.arange(1)), progress=False).shape[1]
     classes = int(train.labels.max()) + 1
     with torch.random.fork_rng(devices=[]):
@@ -111,19 +124,31 @@ def linear_accuracy_sgd(
             drop_last=True,
             generator=generator,
         )
-        logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        trainer = L.Trainer(
-            max_epochs=epochs,
-            logger=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=False,
-            accelerator=model.device.type,
-            devices=1,
-        )
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning")
-            trainer.fit(probe, loader)
+        fit_quietly(probe, loader, epochs, model.device)
     with torch.no_grad():
-        predicted = probe.head.cpu().eval()(model.embed(test, progress=False)).argmax(1)
-    return top1(predicted, test.labels)
+        return probe.head.cpu().eval()(model.embed(test, progress=False)).argmax(1)
+
+
+def crops_and_flips(model: Model, view_options: dict[str, Any] | None) -> Views:
+    """One random crop, mirrored or not, of the model's size and colours; `view_options` change that."""
+    plain = {"jitter": 0.0, "grey": 0.0, "blur": 0.0, "solarise": 0.0, **(view_options or {})}
+    options: dict[str, Any] = {"num_global": 1, "mean": model.config.mean, "std": model.config.std, **plain}
+    return Views(model.config.image_size, model.method.preset, **options)
+
+
+def fit_quietly(module: L.LightningModule, loader: DataLoader[Any], epochs: int, device: torch.device) -> None:
+    """Lightning's fit on one device, without files, bars or words."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    trainer = L.Trainer(
+        max_epochs=epochs,
+        logger=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+        use_distributed_sampler=False,
+        accelerator=device.type,
+        devices=1,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer.fit(module, loader)
