@@ -137,16 +137,21 @@ def test_covariance_never_falls_below_its_floor() -> None:
 
 
 @pytest.mark.parametrize("kind", [Prototypes, OnlinePrototypes])
-def test_idle_components_move_to_what_is_explained_worst(kind: type[Prototypes]) -> None:
-    g = generator()
-    z = torch.cat([torch.randn(60, 4, generator=g), torch.randn(4, 4, generator=g) + 30])
-    prototypes = kind(3, 4)
-    prototypes.follow(z[:60])
-    prototypes.usage.copy_(torch.tensor([0.6, 0.4, 0.0]))
-    prototypes.revive(z)
-    distances = (z[60:] - prototypes.means[2].detach()).norm(dim=1)
-    assert float(distances.min()) < 1e-5  # one of the four far away
-    assert float(prototypes().weights[2]) > 0.2 and bool(prototypes.used.all())
+@pytest.mark.parametrize("covariance", ["shared", "full", "fixed"])
+def test_idle_components_share_the_work_of_the_busiest(kind: type[Prototypes], covariance: str) -> None:
+    z = torch.randn(400, 40, generator=generator())
+    prototypes = kind(4, 40, covariance)
+    prototypes.follow(z)
+    with torch.no_grad():
+        prototypes.means.copy_(torch.tensor([0.0, 20.0, 30.0, -30.0])[:, None].expand(4, 40))
+        for _ in range(100):
+            Prototypes._learn(prototypes, z, 0.1)  # who is used, and nothing else
+    assert prototypes.used.tolist() == [True, False, False, False]
+    prototypes.revive()
+    assert float(prototypes().weights.detach().sum()) == pytest.approx(1)
+    torch.testing.assert_close(prototypes.usage, torch.full((4,), 0.25), atol=1e-3, rtol=0)
+    # They are used indeed, by the images there are; had they moved to one of these they would be idle again.
+    assert float(prototypes().responsibilities(z).detach().mean(0).min()) > 0.1
 
 
 def test_neural_gas_grows_and_goes_on_from_a_checkpoint() -> None:

@@ -6,6 +6,7 @@ All are modules whose call gives the mixture as it is now, and that `follow` the
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,9 @@ IDLE = 0.1  # a component with less than this part of its fair share of the embe
 
 
 class Prototypes(nn.Module):
-    """The K components, learned by gradient: weights, means, and covariances held by a factor, S = A A^T + floor I.
+    """The K components, learned by gradient: weights, means, and covariances held by a factor A.
+
+    S = (1 - prior_weight) A A^T + prior_weight prior + floor I.
 
     Args:
         count: K.
@@ -29,13 +32,25 @@ class Prototypes(nn.Module):
             stays as it is ("fixed"), as the paper's runs had it.
         temperature: the variance to begin with.
         floor: smallest variance in any direction of a learned covariance; what bounds the likelihood.
+        prior: (d, d), mixed into a learned covariance; by default the identity.
+        prior_weight: its share there.
+        balance: share of equal weights in the learned ones (a Dirichlet prior), so that no component starves.
     """
 
     means: Tensor
     usage: Tensor
+    prior: Tensor
 
     def __init__(
-        self, count: int, dim: int, covariance: str = "shared", temperature: float = 1.0, floor: float = 0.05
+        self,
+        count: int,
+        dim: int,
+        covariance: str = "shared",
+        temperature: float = 1.0,
+        floor: float = 0.05,
+        prior: Tensor | None = None,
+        prior_weight: float = 0.0,
+        balance: float = 0.0,
     ) -> None:
         super().__init__()
         if count < 1:
@@ -44,7 +59,9 @@ class Prototypes(nn.Module):
             raise ValueError(f"covariance: expected one of {', '.join(COVARIANCES)}, got {covariance!r}")
         if not (temperature > 0 and floor > 0):
             raise ValueError(f"temperature, floor: expected above 0, got {temperature} and {floor}")
-        self.covariance, self.temperature, self.floor = covariance, temperature, floor
+        self.covariance, self.temperature, self.floor, self.prior_weight = covariance, temperature, floor, prior_weight
+        self.balance = balance
+        self.register_buffer("prior", torch.eye(dim) if prior is None else prior)
         covariances = temperature * torch.eye(dim).repeat(count if covariance == "full" else 1, 1, 1)
         self._hold(torch.full((count,), 1 / count), torch.randn(count, dim), covariances)
         self.register_buffer("usage", torch.zeros(count))  # share of the embeddings; nothing before the first batch
@@ -55,15 +72,22 @@ class Prototypes(nn.Module):
             self.factors = nn.Parameter(covariances.sqrt())  # diagonal so far
 
     def forward(self) -> GaussianMixture:
-        return self._mixture(self.logits.softmax(-1), lambda: self.factors @ self.factors.mT)
+        return self._mixture(self._balanced(self.logits.softmax(-1)), lambda: self.factors @ self.factors.mT)
+
+    def _balanced(self, weights: Tensor) -> Tensor:
+        return weights.lerp(torch.full_like(weights, 1 / len(weights)), self.balance)
 
     def _mixture(self, weights: Tensor, covariances: Callable[[], Tensor]) -> GaussianMixture:
         if self.covariance == "fixed":
             variances = torch.full_like(weights[:1], self.temperature)
             return GaussianMixture.isotropic(weights, self.means, variances, validate_args=False)
         with torch.autocast(weights.device.type, enabled=False):
-            floor = self.floor * torch.eye(self.means.shape[1], device=weights.device)
-            return GaussianMixture(weights, self.means, covariances() + floor, validate_args=False)
+            return GaussianMixture(weights, self.means, self._held(covariances()), validate_args=False)
+
+    def _held(self, covariances: Tensor) -> Tensor:
+        """Learned covariances (..., d, d), with the prior's share, and above the floor."""
+        floor = self.floor * torch.eye(covariances.shape[-1], device=covariances.device)
+        return covariances.lerp(self.prior, self.prior_weight) + floor
 
     @torch.no_grad()
     def follow(self, z: Tensor, rate: float = 0.05) -> None:
@@ -83,15 +107,29 @@ class Prototypes(nn.Module):
         return self.usage > IDLE / len(self.usage)
 
     @torch.no_grad()
-    def revive(self, z: Tensor) -> None:
-        """Move idle components to the joint embeddings (N, d) that the mixture explains worst."""
-        idle = (~self.used).nonzero().flatten()[: len(z)]
-        self.means[idle] = z[self().log_prob(z).argsort()[: len(idle)]]
-        self.usage[idle] = 1 / len(self.usage)
-        self._restart(idle)
+    def revive(self) -> None:
+        """Let idle components share the work of the busiest ones, from a place beside each.
 
-    def _restart(self, idle: Tensor) -> None:
-        self.logits[idle] = self.logits.logsumexp(0) - math.log(len(self.logits))
+        Embeddings of many dimensions are all far apart, and each is nearer to the middle of a cloud than to its
+        neighbours: a component moved to an image would be idle again at once.
+        """
+        idle, busy = (~self.used).nonzero().flatten(), self.used.nonzero().flatten()
+        if not len(idle):
+            return
+        order = busy[self.usage[busy].argsort(descending=True)]
+        donors = order[torch.arange(len(idle), device=order.device) % len(order)]
+        sharing = 1 + torch.bincount(donors, minlength=len(self.usage))  # (K,), how many share each donor's work
+        self.usage[idle], sharing[idle] = self.usage[donors], sharing[donors]
+        self.usage /= sharing
+        deviations = self().covariances.diagonal(dim1=-2, dim2=-1).sqrt().expand_as(self.means)[donors]
+        self.means[idle] = self.means[donors] + 0.1 * deviations * torch.randn_like(deviations)
+        self._share(idle, donors, sharing)
+
+    def _share(self, idle: Tensor, donors: Tensor, sharing: Tensor) -> None:
+        self.logits[idle] = self.logits[donors]
+        self.logits.sub_(sharing.log())
+        if self.covariance == "full":
+            self.factors[idle] = self.factors[donors]
 
 
 class OnlinePrototypes(Prototypes):
@@ -118,7 +156,7 @@ class OnlinePrototypes(Prototypes):
 
     def _place(self, z: Tensor, share: Tensor, rate: float) -> None:
         total = share.sum(0)  # (K,)
-        self.weights.lerp_(total, rate)
+        self.weights.lerp_(self._balanced(total), rate)
         # A component moves by its share of the batch against its weight: little, if this batch has little of it.
         step = (rate / self.weights).clamp_max(1 / total.clamp_min(1e-12))
         self.means += step[:, None] * (share.mT @ z - total[:, None] * self.means)
@@ -143,9 +181,12 @@ class OnlinePrototypes(Prototypes):
         of_z, of_means = (share.sum(1)[:, None] * z).mT @ z, (share.sum(0)[:, None] * means).mT @ means
         return (of_z + of_means - cross - cross.mT)[None]
 
-    def _restart(self, idle: Tensor) -> None:
-        self.weights[idle] = 1 / len(self.weights)
+    def _share(self, idle: Tensor, donors: Tensor, sharing: Tensor) -> None:
+        self.weights[idle] = self.weights[donors]
+        self.weights /= sharing
         self.weights /= self.weights.sum()
+        if self.covariance == "full":
+            self.covariances[idle] = self.covariances[donors]
 
 
 class GrowingPrototypes(OnlinePrototypes):
@@ -155,14 +196,12 @@ class GrowingPrototypes(OnlinePrototypes):
     ages: Tensor
     steps: Tensor
 
-    def __init__(
-        self, count: int, dim: int, covariance: str = "shared", temperature: float = 1.0, floor: float = 0.05
-    ) -> None:
+    def __init__(self, count: int, dim: int, covariance: str = "shared", *options: Any, **named: Any) -> None:
         if covariance == "full":
             raise ValueError("covariance: expected 'shared' or 'fixed' for nodes that come and go, got 'full'")
         if count < 2:
             raise ValueError(f"prototypes: expected at least 2 for a neural gas, got {count}")
-        super().__init__(count, dim, covariance, temperature, floor)
+        super().__init__(count, dim, covariance, *options, **named)
         self.gas = GrowingNeuralGas(max_nodes=count, insert_every=512)
         # The gas as buffers, so that a checkpoint has it: edges as a matrix of their ages, -1 where there is none.
         self.register_buffer("errors", torch.zeros(count))
@@ -191,31 +230,28 @@ class GrowingPrototypes(OnlinePrototypes):
         self.gas.edges, self.gas.ages = edges, self.ages[edges[:, 0], edges[:, 1]]
         self.gas.steps = int(self.steps)
 
-    def revive(self, z: Tensor) -> None:
+    def revive(self) -> None:
         """Nothing to do: the gas grows where it is needed, and drops nodes that are not."""
 
 
 class ParticlePrototypes(OnlinePrototypes):
     """K joint embeddings of the past, resampled by how well they explain those of now: general SMC (appendix N)."""
 
-    def __init__(
-        self, count: int, dim: int, covariance: str = "shared", temperature: float = 1.0, floor: float = 0.05
-    ) -> None:
+    def __init__(self, count: int, dim: int, covariance: str = "shared", *options: Any, **named: Any) -> None:
         if covariance == "full":
             raise ValueError("covariance: expected 'shared' or 'fixed' for particles, got 'full'")
-        super().__init__(count, dim, covariance, temperature, floor)
+        super().__init__(count, dim, covariance, *options, **named)
         self.bank = ParticleBank(count, dim, policy="smc")
 
     def _place(self, z: Tensor, share: Tensor, rate: float) -> None:
         if self.covariance == "fixed":
             factor = math.sqrt(self.temperature) * torch.eye(z.shape[1], device=z.device)
         else:
-            floor = self.floor * torch.eye(z.shape[1], device=z.device)
-            factor = torch.linalg.cholesky(self.covariances[0] + floor)
+            factor = torch.linalg.cholesky(self._held(self.covariances[0]))
         self.bank.update(z, z, functools.partial(mahalanobis_score, scale_tril=factor))
         filled = self.bank.filled
         self.means[:filled] = self.bank.contents
         self.weights.zero_()[:filled] = 1 / filled
 
-    def revive(self, z: Tensor) -> None:
+    def revive(self) -> None:
         """Nothing to do: resampling drops what explains nothing."""

@@ -7,11 +7,17 @@ makes the conditional term minus a bound of the views' mutual information, H(z_t
 taking away H(z_c) too holds the context; a floor on sigma bounds the whole. The network must never see the target: with
 it, mu_k = z_t and sigma = 0 explain everything and say nothing (the identity collapse, appendix M).
 
+Nor does the likelihood make views agree that do not yet: of a direction in which z_c says nothing of z_t, the network
+says mu = 0 with a wide sigma, and neither view is pulled to the other; it keeps its entropy as noise. So the method
+takes views to agree until shown otherwise: the means are the context plus a departure that has a price, and sigma is
+less than 1, the target's deviation when nothing is known.
+
     >>> network = MixtureDensityNetwork(8, 8, components=3)
     >>> z_context, z_target = torch.randn(2, 128, 8)
     >>> terms = mdn_loss(z_context, z_target, network(z_context))
 """
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -32,6 +38,8 @@ def mdn_loss(
     conditional: GaussianMixture,
     weight: float = 1.0,
     entropy: Callable[[Tensor], Tensor] = gaussian_entropy,
+    departure: float = 0.0,
+    balance: float = 0.0,
 ) -> dict[str, Tensor]:
     """Negative conditional log-likelihood of the target, less the entropy of both marginals, per dimension.
 
@@ -41,6 +49,8 @@ def mdn_loss(
         conditional: of the target given each context, with batch shape (N,).
         weight: of the entropies; 0 for targets that are data and cannot shrink.
         entropy: of embeddings (N, D), up to a constant.
+        departure: price of the components' mean squared distance from the context, where both views have one space.
+        balance: price of using components unequally: of what the entropy of their mean weights lacks of log K.
     """
     if conditional.batch_shape != z_target.shape[:1] or conditional.event_shape != z_target.shape[1:]:
         raise ValueError(
@@ -53,6 +63,14 @@ def mdn_loss(
     if weight:
         spread = (entropy(z_context) + entropy(z_target)) / width
         terms |= {"loss": nll - weight * spread, "entropy": spread}
+    if departure:
+        squares = (conditional.means - z_context.unsqueeze(-2)).square().mean(-1)  # (N, K)
+        distance = (conditional.weights * squares).sum(-1).mean()
+        terms |= {"loss": terms["loss"] + departure * distance, "departure": distance}
+    if balance:
+        shares = conditional.weights.mean(0)  # (K,)
+        uneven = math.log(len(shares)) + torch.special.xlogy(shares, shares).sum()
+        terms |= {"loss": terms["loss"] + balance * uneven, "uneven": uneven}
     return terms
 
 
@@ -65,16 +83,31 @@ class MixtureDensityNetwork(nn.Module):
         components: K.
         width: of the two hidden layers.
         floor: smallest standard deviation.
+        ceiling: largest standard deviation.
+        residual: means are the context plus what the network says; for D = D'.
     """
 
-    def __init__(self, dim: int, target_dim: int, components: int = 8, width: int = 256, floor: float = 0.1) -> None:
+    def __init__(
+        self,
+        dim: int,
+        target_dim: int,
+        components: int = 8,
+        width: int = 256,
+        floor: float = 0.1,
+        ceiling: float = math.inf,
+        residual: bool = False,
+    ) -> None:
         super().__init__()
         for name, value in (("dim", dim), ("target_dim", target_dim), ("components", components), ("width", width)):
             if value < 1:
                 raise ValueError(f"{name}: expected at least 1, got {value}")
-        if not floor > 0:
-            raise ValueError(f"floor: expected a standard deviation above 0, got {floor}")
-        self.shape, self.floor = (components, target_dim), floor
+        if not 0 < floor < ceiling:
+            raise ValueError(f"floor: expected a standard deviation above 0 and below {ceiling}, got {floor}")
+        if residual and dim != target_dim:
+            raise ValueError(
+                f"residual: expected as many dimensions of the target as of the context, {dim}, got {target_dim}"
+            )
+        self.shape, self.floor, self.ceiling, self.residual = (components, target_dim), floor, ceiling, residual
         layers: list[nn.Module] = []
         for a, b in pairwise((dim, width, width)):
             layers += [nn.Linear(a, b), nn.LayerNorm(b), nn.GELU()]
@@ -89,8 +122,12 @@ class MixtureDensityNetwork(nn.Module):
         h = self.hidden(context)
         weights = at_least_float32(self.logits(h)).softmax(-1)
         means = at_least_float32(self.means(h)).unflatten(-1, self.shape)
-        scales = nn.functional.softplus(at_least_float32(self.scales(h))).unflatten(-1, self.shape) + self.floor
-        return weights, means, scales
+        if self.residual:
+            means = means + at_least_float32(context).unsqueeze(-2)
+        spread = at_least_float32(self.scales(h)).unflatten(-1, self.shape)
+        if self.ceiling < math.inf:
+            return weights, means, self.floor + (self.ceiling - self.floor) * spread.sigmoid()
+        return weights, means, self.floor + nn.functional.softplus(spread)
 
     def forward(self, context: Tensor) -> GaussianMixture:
         weights, means, scales = self.parts(context)
@@ -107,7 +144,9 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         projector_layers: 1 to 3 linear layers.
         components: of the mixture over the target.
         width: of the network's hidden layers.
-        floor: smallest standard deviation of a component.
+        floor: smallest standard deviation of a component, where that of all embeddings is 1, the largest.
+        departure: price of the components' mean squared distance from the context.
+        balance: price of using components unequally.
         weight: of the entropy of the marginals.
     """
 
@@ -121,21 +160,25 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         projector_layers: int = 3,
         components: int = 8,
         width: int = 256,
-        floor: float = 0.1,
+        floor: float = 0.3,
+        departure: float = 1.0,
+        balance: float = 0.1,
         weight: float = 1.0,
     ) -> None:
-        if not weight >= 0:
-            raise ValueError(f"weight: expected at least 0, got {weight}")
+        if not min(weight, departure, balance) >= 0:
+            raise ValueError(
+                f"weight, departure, balance: expected at least 0, got {weight}, {departure} and {balance}"
+            )
         super().__init__(backbone, dim, projector_width, projector_layers)
-        self.network = MixtureDensityNetwork(dim, dim, components, width, floor)
+        self.network = MixtureDensityNetwork(dim, dim, components, width, floor, 1.0, residual=True)
         self.guard = EntropyGuard(dim)
-        self.weight = weight
+        self.weight, self.departure, self.balance = weight, departure, balance
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         context, target = self.pairs(views, num_global)
         weights, means, scales = self.network.parts(context)
         conditional = GaussianMixture.diagonal(weights, means, scales.square(), validate_args=False)
-        terms = mdn_loss(context, target, conditional, self.weight, self.guard)
+        terms = mdn_loss(context, target, conditional, self.weight, self.guard, self.departure, self.balance)
         with torch.no_grad():
             usage = conditional.responsibilities(target).mean(0)  # (K,)
         return terms | {"sigma": scales.detach().mean(), "used": (usage > IDLE / len(usage)).float().mean()}

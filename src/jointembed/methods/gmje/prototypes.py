@@ -5,9 +5,13 @@ the entropy of each view's own embeddings leaves, for one component, minus the m
 
     -log p(z_c, z_t) - H(z_c) - H(z_t),    of a Gaussian  -1/2 log(|S_cc| |S_tt| / |S|)
 
-which rewards agreement and spread, and which a floor on the covariance bounds. The mixture itself is learned by the
-gradient of the loss, as in the paper, or by stepwise EM, which needs no learning rate of its own and follows a moving
-cloud of embeddings faster.
+which rewards agreement and spread, and which a floor on the covariance bounds. But where views do not agree yet it
+stands still: of two uncorrelated numbers a learned density expects no correlation, and pulls neither to the other. Such
+directions keep their entropy as noise, and the features tell little. A prior in which views agree, mixed into the
+covariance (the mode of an inverse-Wishart posterior is such a mixture), gives every direction a pull from the start.
+
+The mixture itself is learned by the gradient of the loss, as in the paper, or by stepwise EM, which needs no learning
+rate of its own and follows a moving cloud of embeddings faster.
 
     >>> mixture = GaussianMixture(torch.ones(5) / 5, torch.randn(5, 16), torch.eye(16)[None])
     >>> z_context, z_target = torch.randn(2, 128, 8)
@@ -68,10 +72,13 @@ class GMJE(SphereMethod, name="gmje"):
         learning: of the mixture: "em", stepwise; "gradient", as in the paper; "gng", as many components, up to
             `prototypes`, as a Growing Neural Gas finds; "smc", past embeddings resampled by their likelihood.
         covariance: "shared", one learned for all; "full", one each ("em" and "gradient"); "fixed", the temperature.
-        temperature: variance of every component, for a fixed covariance, or to begin with.
+        temperature: variance of every component: a fixed one, or that of a learned one's prior and beginning.
         floor: smallest variance in any direction of a learned covariance.
+        agreement: correlation of the two views in the covariance's prior.
+        prior_weight: share of this prior in a learned covariance; 0 for none.
+        balance: share of equal weights in the components' learned ones, so that none starves.
         weight: of the entropy of the marginals.
-        revive_every: steps between looks for components without images: they move to the images explained worst.
+        revive_every: steps between looks for components without images: they share the work of the busiest.
     """
 
     steps: Tensor
@@ -87,6 +94,9 @@ class GMJE(SphereMethod, name="gmje"):
         covariance: Literal["shared", "full", "fixed"] = "shared",
         temperature: float = 1.0,
         floor: float = 0.05,
+        agreement: float = 0.9,
+        prior_weight: float = 0.5,
+        balance: float = 0.5,
         weight: float = 1.0,
         revive_every: int = 100,
     ) -> None:
@@ -94,10 +104,18 @@ class GMJE(SphereMethod, name="gmje"):
             raise ValueError(f"learning: expected one of {', '.join(LEARNING)}, got {learning!r}")
         if not weight >= 0:
             raise ValueError(f"weight: expected at least 0, got {weight}")
+        if not all(0 <= value < 1 for value in (agreement, prior_weight, balance)):
+            raise ValueError(
+                "agreement, prior_weight, balance: expected from 0 to below 1, "
+                f"got {agreement}, {prior_weight} and {balance}"
+            )
         if revive_every < 1:
             raise ValueError(f"revive_every: expected at least 1, got {revive_every}")
         super().__init__(backbone, dim, projector_width, projector_layers)
-        self.prototypes = LEARNING[learning](prototypes, 2 * dim, covariance, temperature, floor)
+        prior = temperature * torch.kron(torch.tensor([[1.0, agreement], [agreement, 1.0]]), torch.eye(dim))
+        self.prototypes = LEARNING[learning](
+            prototypes, 2 * dim, covariance, temperature, floor, prior, prior_weight, balance
+        )
         self.guard = EntropyGuard(dim)
         self.weight, self.revive_every = weight, revive_every
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -108,8 +126,11 @@ class GMJE(SphereMethod, name="gmje"):
         self.joint = torch.cat([context, target], -1).detach()
         if not self.prototypes.usage.any():
             self.prototypes.follow(self.joint)
-        terms = prototype_loss(context, target, self.prototypes(), self.weight, self.guard)
-        return terms | {"used": self.prototypes.used.float().mean()}
+        mixture = self.prototypes()
+        terms = prototype_loss(context, target, mixture, self.weight, self.guard)
+        with torch.no_grad():
+            sigma = mixture.covariances.diagonal(dim1=-2, dim2=-1).mean().sqrt()
+        return terms | {"sigma": sigma, "used": self.prototypes.used.float().mean()}
 
     def after_step(self) -> None:
         if self.joint is None:
@@ -117,7 +138,7 @@ class GMJE(SphereMethod, name="gmje"):
         self.steps += 1
         self.prototypes.follow(self.joint)
         if self.steps % self.revive_every == 0:
-            self.prototypes.revive(self.joint)
+            self.prototypes.revive()
 
     def density(self) -> GaussianMixture:
         """The mixture's own marginal of one view (Eq. 97)."""

@@ -1,0 +1,108 @@
+"""What makes views agree that do not yet, and keeps components in use: the priors of GMJE and GMJE-MDN."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import entropy
+from tiny import tiny_network
+
+from jointembed import methods
+from jointembed.backbones import create_backbone
+from jointembed.distributions import GaussianMixture
+from jointembed.methods.gmje import MixtureDensityNetwork, mdn_loss, prototype_loss
+from jointembed.methods.gmje.components import OnlinePrototypes, Prototypes
+
+DIM = 4
+
+
+def unrelated(n: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two views (n, DIM) of which each is white, and has no correlation at all with the other."""
+    x = torch.randn(n, 2 * DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.linalg.qr(x - x.mean(0)).Q * math.sqrt(n)
+    return x[:, :DIM], x[:, DIM:]
+
+
+def pull(prior_weight: float) -> float:
+    """Derivative of the loss per dimension when the target moves to the context, under the covariance of the pairs."""
+    context, target = unrelated()
+    prior = torch.kron(torch.tensor([[1.0, 0.9], [0.9, 1.0]]), torch.eye(DIM))
+    prototypes = OnlinePrototypes(1, 2 * DIM, floor=1e-9, prior=prior, prior_weight=prior_weight).double()
+    prototypes.means.zero_()
+    prototypes.covariances.copy_(torch.eye(2 * DIM))
+    share = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    loss = prototype_loss(context, target + share * context, prototypes(), weight=0.0)["loss"]
+    (derivative,) = torch.autograd.grad(loss, share)
+    return float(derivative)
+
+
+def test_a_learned_density_pulls_unrelated_views_nowhere_and_the_prior_together() -> None:
+    assert pull(0.0) == pytest.approx(0, abs=1e-6)
+    # Per direction S = [[1, r], [r, 1]] with r = 0.9 / 2: S^-1 has -r / (1 - r^2) off its diagonal. Two views: half.
+    r = 0.9 / 2
+    assert pull(0.5) == pytest.approx(-r / (1 - r**2) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Prototypes, OnlinePrototypes])
+def test_no_component_starves_where_weights_are_balanced(kind: type[Prototypes]) -> None:
+    z = 0.1 * torch.randn(200, 2, generator=torch.Generator().manual_seed(1))
+    prototypes = kind(4, 2, "fixed", temperature=0.01, balance=0.5)
+    prototypes.follow(z)
+    with torch.no_grad():
+        prototypes.means.copy_(torch.tensor([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 9.0]]))
+        if kind is Prototypes:
+            prototypes.logits.copy_(torch.tensor([50.0, 0.0, 0.0, 0.0]))
+        for _ in range(400):
+            prototypes.follow(z)
+            prototypes.means[1:] = 9.0  # all images are the first one's
+    torch.testing.assert_close(prototypes().weights.detach(), torch.tensor([0.625, 0.125, 0.125, 0.125]))
+
+
+def test_departure_and_balance_have_the_prices_written_down() -> None:
+    g = torch.Generator().manual_seed(2)
+    context, target = torch.randn(2, 50, DIM, generator=g, dtype=torch.float64)
+    weights = torch.randn(50, 3, generator=g, dtype=torch.float64).softmax(-1)
+    means = torch.randn(50, 3, DIM, generator=g, dtype=torch.float64)
+    conditional = GaussianMixture.diagonal(weights, means, torch.ones(50, 3, DIM, dtype=torch.float64))
+    plain = mdn_loss(context, target, conditional, weight=0.0)
+    terms = mdn_loss(context, target, conditional, weight=0.0, departure=2.0, balance=3.0)
+    distance = sum(
+        float(weights[n, k] * (means[n, k] - context[n]).square().mean()) for n in range(50) for k in range(3)
+    )
+    assert float(terms["departure"]) == pytest.approx(distance / 50)
+    assert float(terms["uneven"]) == pytest.approx(entropy(weights.mean(0).numpy(), [1 / 3] * 3))  # a KL divergence
+    added = 2 * terms["departure"] + 3 * terms["uneven"]
+    torch.testing.assert_close(terms["loss"], plain["loss"] + added)
+
+
+def test_a_residual_network_that_says_nothing_gives_the_context_and_sigma_stays_within_its_bounds() -> None:
+    network = MixtureDensityNetwork(DIM, DIM, 3, 16, floor=0.3, ceiling=1.0, residual=True)
+    context = torch.randn(20, DIM, generator=torch.Generator().manual_seed(3))
+    for parameter in network.means.parameters():
+        torch.nn.init.zeros_(parameter)
+    for scale in (-1e3, 0.0, 1e3):
+        torch.nn.init.constant_(network.scales.bias, scale)
+        _, means, scales = network.parts(context)
+        torch.testing.assert_close(means, context[:, None].expand(-1, 3, -1))
+        assert 0.3 <= float(scales.detach().min()) <= float(scales.detach().max()) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("gmje", {"agreement": 1.0}, "agreement, prior_weight, balance: expected from 0 to below 1, got 1.0, 0.5"),
+        ("gmje", {"prior_weight": -0.1}, "agreement, prior_weight, balance: expected from 0 to below 1"),
+        ("gmje-mdn", {"departure": -1.0}, "weight, departure, balance: expected at least 0, got 1.0, -1.0"),
+        ("gmje-mdn", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 1.0, got 1.0"),
+    ],
+)
+def test_bad_priors_are_named(method: str, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        methods.create(method, create_backbone(tiny_network(), 1, 8), **options)
+
+
+def test_a_residual_needs_views_of_one_space() -> None:
+    with pytest.raises(
+        ValueError, match="residual: expected as many dimensions of the target as of the context, 3, got 4"
+    ):
+        MixtureDensityNetwork(3, 4, residual=True)
