@@ -36,6 +36,7 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.mixture
 	$(BIN)/python -m benchmarks.gje
 	$(BIN)/python -m benchmarks.neural_gas
+	$(BIN)/python -m benchmarks.bank
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

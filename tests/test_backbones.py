@@ -45,9 +45,11 @@ def test_a_module_of_ones_own_is_taken_as_it_is() -> None:
     assert net.training
 
 
-def test_views_of_another_size_pass_a_vision_transformer() -> None:
-    net = create_backbone("vit-narrow", 3, 32).eval()
-    assert net(torch.zeros(2, 3, 16, 16)).shape == (2, 192)
+@pytest.mark.parametrize("name", ["vit-narrow", "conv4"])
+def test_views_of_another_size_pass_a_network_made_for_one_size(name: str) -> None:
+    net = create_backbone(name, 3, 32).eval()
+    for size in (16, 24, 48):
+        assert net(torch.rand(2, 3, size, size)).shape == (2, net.num_features)
 
 
 def test_unknown_names_get_the_closest_ones() -> None:

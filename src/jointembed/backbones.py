@@ -7,6 +7,7 @@ torch.Size([2, 256])
 
 import difflib
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -57,11 +58,22 @@ def _small_vit(channels: int, image_size: int) -> nn.Module:
     )
 
 
+def _four_convolutions(channels: int, image_size: int) -> nn.Module:
+    """Four stride-2 convolutions and a linear layer, as the GMJE paper generates digits with: far the fastest here."""
+    widths, side = (channels, 32, 64, 128, 256), -(-image_size // 16)
+    layers: list[nn.Module] = []
+    for a, b in pairwise(widths):
+        layers += [nn.Conv2d(a, b, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
+    pool = nn.AdaptiveAvgPool2d(side)  # does nothing at image_size, and lets views of other sizes pass
+    return nn.Sequential(*layers, pool, nn.Flatten(), nn.Linear(widths[-1] * side**2, 512), nn.ReLU())
+
+
 SMALL: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet10-tiny": _narrow_resnet((1, 1, 1, 1), width=16),
     "resnet10-narrow": _narrow_resnet((1, 1, 1, 1)),
     "resnet18-narrow": _narrow_resnet((2, 2, 2, 2)),
     "vit-narrow": _small_vit,
+    "conv4": _four_convolutions,
 }
 
 

@@ -15,6 +15,9 @@ EXPERIMENTS = {
     "vje-one-class-epochs": "VJE: one-class AUROC against the length of training",
     "vje-one-class-grid": "VJE, Figure 4: one-class AUROC over beta and df",
     "gmje-failures": "GJE and GMJE: five failure modes, each beside its remedy",
+    "gmje-bank": "GMJE, section 5.2.1: resampled particles against a queue on CIFAR-10",
+    "gmje-cifar10": "GMJE and GMJE-MDN from scratch on CIFAR-10, three seeds, beside LeJEPA and runs that fail",
+    "gmje-mnist": "GMJE, section 5.3: digits drawn from the density of an embedding, three families",
     "gmje-synthetic": "GMJE, Figures 4 to 7: three targets for one context, six models",
 }
 

@@ -8,7 +8,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import command, write_results
-from .vje_cells import features, rounded
+from .small import features, rounded
 
 # Terms, and the paper's CIFAR-10 columns (ResNet-18, 200 epochs): k-NN, linear, variance mean, variance CV.
 OBJECTIVES: dict[tuple[str, ...], tuple[float, float, float, float | None]] = {

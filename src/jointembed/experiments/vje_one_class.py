@@ -10,7 +10,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import command, write_results
-from .vje_cells import one_class_cell
+from .small import one_class_cell
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PAPER = (0.872, 0.976, 0.851, 0.828, 0.884, 0.897, 0.909, 0.935, 0.940, 0.937)  # ResNet-18, 800 epochs, joint score

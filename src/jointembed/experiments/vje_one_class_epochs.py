@@ -10,7 +10,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import command, write_results
-from .vje_cells import one_class_cell
+from .small import one_class_cell
 from .vje_one_class import ONE_CLASS
 
 SCORES = ("joint", "variance", "entropy", "density", "knn")

@@ -11,7 +11,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import command, write_results
-from .vje_cells import one_class_cell, rounded
+from .small import one_class_cell, rounded
 from .vje_one_class import CLASSES
 
 

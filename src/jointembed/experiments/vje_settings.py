@@ -8,7 +8,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import command, write_results
-from .vje_cells import features, rounded
+from .small import features, rounded
 
 PAPER_HEAD = {"width": 256, "bottleneck": 64}  # of D = 256: layers of D, a bottleneck of D/4
 LEJEPA = {"method": "lejepa", "weight": 0.03, "num_slices": 256}

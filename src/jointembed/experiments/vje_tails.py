@@ -9,7 +9,7 @@ from jointembed._files import atomic
 
 from .cells import run_cells
 from .results import command, write_results
-from .vje_cells import features, rounded
+from .small import features, rounded
 
 # Likelihood and df, and the paper's CIFAR-10 columns (ResNet-18, 200 epochs): k-NN, linear.
 LIKELIHOODS: dict[tuple[str, float], tuple[float, float] | None] = {

@@ -11,7 +11,7 @@ from jointembed.evaluation import aurc, corruption_response, linear_predict
 from jointembed.metrics import knn_predict
 
 from .results import command, write_results
-from .vje_cells import SMALL, parts
+from .small import SMALL, parts
 
 SCORES = ("entropy", "variance", "joint", "density")
 
@@ -38,9 +38,8 @@ def run(
     source, test = parts(data, images, held_out=False, test_images=test_images)
     assert source.labels is not None and test.labels is not None
     with TemporaryDirectory() as folder:
-        model = train(
-            source, out=Path(folder) / "run", **(SMALL | {"batch_size": 32, "epochs": epochs} | (changes or {}))
-        )
+        options = SMALL | {"batch_size": 32, "epochs": epochs} | (changes or {})
+        model = train(source, "vje", out=Path(folder) / "run", **options)
     z, z_test, scores = model.embed(source), model.embed(test), model.anomaly_scores(test, SCORES)
     right = {
         "k-NN": knn_predict(z, source.labels, z_test).argmax(1) == test.labels,

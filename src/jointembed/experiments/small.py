@@ -1,5 +1,6 @@
-"""What the VJE experiments share: settings for small data, one training for features, one on a single class."""
+"""What experiments on small data share: the settings, one training for features, one on a single class."""
 
+import csv
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,11 +11,11 @@ import torch
 from jointembed import load, train
 from jointembed.data import Source, open_source
 from jointembed.evaluation import knn_accuracy, linear_accuracy, one_class
+from jointembed.model import Model
 from jointembed.training import Diverged
 
 # Small views cost a quarter of full ones; blur is left out at this size, as in the paper.
 SMALL: dict[str, Any] = {
-    "method": "vje",
     "backbone": "resnet10-narrow",
     "batch_size": 64,
     "view_size": 16,
@@ -33,37 +34,51 @@ def parts(data: str, images: int, held_out: bool, test_images: int | None = None
     return source.subset(few), test if test_images is None else test.subset(range(test_images))
 
 
-def features(data: str, images: int, held_out: bool, **training: Any) -> dict[str, Any]:
+def trained(source: Source, method: str, **training: Any) -> tuple[Model, list[dict[str, float]]]:
+    """A model, and what its log says of every epoch; `Diverged` if the loss stopped being finite."""
+    with TemporaryDirectory() as folder:
+        model = train(source, method, out=Path(folder) / "run", **(SMALL | training))
+        with (Path(folder) / "run/metrics.csv").open() as file:
+            rows = list(csv.DictReader(file))
+    return model, [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+
+def features(data: str, images: int, held_out: bool, method: str = "vje", **training: Any) -> dict[str, Any]:
     """k-NN and linear accuracy of the features, and mean and coefficient of variation of a posterior variance."""
     source, test = parts(data, images, held_out)
-    assert source.labels is not None and test.labels is not None
     began = time.perf_counter()
-    with TemporaryDirectory() as folder:
-        try:
-            model = train(source, out=Path(folder) / "run", **(SMALL | training))
-        except Diverged as error:
-            return {"diverged": str(error)}
+    try:
+        model, _ = trained(source, method, **training)
+    except Diverged as error:
+        return {"diverged": str(error)}
     minutes = (time.perf_counter() - began) / 60
-    z, z_test = model.embed(source), model.embed(test)
-    found = {
-        "knn": 100 * knn_accuracy(z, source.labels, z_test, test.labels),
-        "linear": 100 * linear_accuracy(z, source.labels, z_test, test.labels),
-        "minutes": minutes,
-    }
+    found = accuracies(model, source, test) | {"minutes": minutes}
     if "variance" in model.method.spaces:
         variance = model.embed(test, "variance")
         found |= {"variance": float(variance.mean()), "cv": float((variance.std(1) / variance.mean(1)).mean())}
     return found
 
 
-def one_class_cell(data: str, label: int, held_out: bool, test_images: int | None, **training: Any) -> dict[str, Any]:
+def accuracies(model: Model, source: Source, test: Source) -> dict[str, float]:
+    """k-NN and linear accuracy of a model's features, in percent."""
+    assert source.labels is not None and test.labels is not None
+    z, z_test = model.embed(source), model.embed(test)
+    return {
+        "knn": 100 * knn_accuracy(z, source.labels, z_test, test.labels),
+        "linear": 100 * linear_accuracy(z, source.labels, z_test, test.labels),
+    }
+
+
+def one_class_cell(
+    data: str, label: int, held_out: bool, test_images: int | None, method: str = "vje", **training: Any
+) -> dict[str, Any]:
     """AUROC of every score for a model of one class, and the mean entropy and variance sum of its posteriors."""
     source, test = parts(data, 10**9, held_out, test_images)
     began = time.perf_counter()
     with TemporaryDirectory() as folder:
         try:
-            options = SMALL | training
-            cheap = ("joint", "variance", "entropy", "density") if options["method"] == "vje" else None
+            cheap = ("joint", "variance", "entropy", "density") if method == "vje" else None
+            options = {"method": method} | SMALL | training
             result = one_class(source, test, classes=[label], scores=cheap, out=folder, **options)
         except Diverged as error:
             return {"diverged": str(error)}

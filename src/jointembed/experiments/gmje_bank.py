@@ -1,0 +1,128 @@
+"""GMJE, section 5.2.1: a bank of resampled particles against a queue, everything else equal."""
+
+import time
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from jointembed._files import atomic
+from jointembed.training import Diverged
+
+from .cells import run_cells
+from .results import command, write_results
+from .small import accuracies, parts, trained
+
+POLICIES = {"smc": "SMC", "fifo": "FIFO"}
+PAPER = {"SMC": 81.99, "FIFO": 78.08}  # bank = batch = 256, 1,000 epochs, ResNet-50
+
+
+def run(
+    data: str = "cifar10.npz",
+    results: str = "results",
+    images: int = 5_000,
+    epochs: int = 60,
+    batch_size: int = 64,
+    ratios: tuple[float, ...] = (0.25, 1.0, 4.0),
+    seeds: int = 3,
+    kept: str = "runs/gmje-bank.json",
+    jobs: int | None = None,
+    changes: dict[str, Any] | None = None,
+) -> None:
+    """Train with both policies, banks of several sizes and several seeds; compare linear accuracy on the test images.
+
+    The paper's runs part after 500 epochs; few images and small batches reach many steps, and many looks at each image,
+    in minutes. What decides how much a queue forgets is the size of the bank over that of the batch.
+
+    Args:
+        data: CIFAR-10 as an .npz, or its name.
+        results: where the table and the figure go.
+        images: training images.
+        epochs: passes over them.
+        batch_size: images per step.
+        ratios: sizes of the bank, in batches.
+        seeds: runs of each.
+        kept: where finished trainings are remembered.
+        jobs: trainings beside each other; by default one per core.
+        changes: arguments of `jointembed.train` to change.
+    """
+    arguments, began = dict(locals()), time.perf_counter()
+    shared = {"data": data, "images": images, "epochs": epochs, "batch_size": batch_size, **(changes or {})}
+    keys = [(ratio, policy, seed) for ratio in ratios for policy in POLICIES for seed in range(seeds)]
+    cells = [
+        {**shared, "bank": max(1, round(ratio * batch_size)), "policy": policy, "seed": seed}
+        for ratio, policy, seed in keys
+    ]
+    found = dict(zip(keys, run_cells(bank_cell, cells, Path(kept), jobs), strict=True))
+    rows = []
+    for ratio in ratios:
+        linear = {p: [found[ratio, p, seed].get("linear", 0.0) for seed in range(seeds)] for p in POLICIES}
+        gains = [a - b for a, b in zip(linear["smc"], linear["fifo"], strict=True)]
+        for policy, name in POLICIES.items():
+            ours = [found[ratio, policy, seed] for seed in range(seeds)]
+            last = [cell["history"][-1] for cell in ours if "history" in cell]
+            rows.append(
+                {
+                    "bank / batch": f"{ratio:g}",
+                    "policy": name,
+                    "k-NN %": over_seeds([cell["knn"] for cell in ours if "knn" in cell]),
+                    "linear %": over_seeds(linear[policy]),
+                    "SMC - FIFO, seed by seed": over_seeds(gains, "+") if policy == "smc" else "",
+                    "paper, linear %": PAPER[name] if ratio == 1 else "",
+                    "ESS / (bank + batch)": f"{mean(e['ess'] / (ratio * batch_size + batch_size) for e in last):.2f}",
+                    "distinct %": f"{100 * mean(e['distinct'] for e in last):.0f}",
+                    "mean age, steps": f"{mean(e['age_mean'] for e in last):.1f}",
+                    "minutes each": f"{mean(cell['minutes'] for cell in ours):.1f}",
+                }
+            )
+    steps = epochs * (images // batch_size)
+    title = (
+        f"SMC against FIFO: {images:,} images of CIFAR-10, {epochs} epochs of batch {batch_size} ({steps:,} steps), "
+        f"{seeds} seeds, test images"
+    )
+    write_results(Path(results), "gmje-bank", title, rows, command(run, arguments), time.perf_counter() - began)
+    draw(found, batch_size, Path(results) / "gmje-bank.png")
+
+
+def bank_cell(data: str, images: int, **training: Any) -> dict[str, Any]:
+    """Accuracy after training with a bank, and the bank's statistics by epoch."""
+    source, test = parts(data, images, held_out=False)
+    began = time.perf_counter()
+    options: dict[str, Any] = {"backbone": "resnet10-tiny", "resampling": "multinomial", "watch_every": 5} | training
+    try:
+        model, history = trained(source, "gmje-smc", **options)
+    except Diverged as error:
+        return {"diverged": str(error), "minutes": (time.perf_counter() - began) / 60}
+    minutes = (time.perf_counter() - began) / 60
+    return {"minutes": minutes, "history": history, **accuracies(model, source, test)}
+
+
+def over_seeds(values: list[float], sign: str = "") -> str:
+    """Mean and standard deviation, as a table shows them."""
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):{sign}.2f}{spread}"
+
+
+def draw(found: dict[tuple[float, str, int], dict[str, Any]], batch_size: int, path: Path) -> None:
+    """Online k-NN accuracy, and the effective share of the particles, by epoch; a row for each size of the bank."""
+    from matplotlib.figure import Figure
+
+    ratios = list(dict.fromkeys(ratio for ratio, _, _ in found))
+    panels = {"knn": "online k-NN accuracy", "ess": "ESS / (bank + batch)", "distinct": "distinct", "loss": "loss"}
+    figure = Figure(figsize=(13, 2.6 * len(ratios)), layout="constrained")
+    axes = figure.subplots(len(ratios), len(panels), sharex=True, squeeze=False)
+    for (ratio, policy, seed), cell in found.items():
+        for axis, (column, title) in zip(axes[ratios.index(ratio)], panels.items(), strict=True):
+            scale = (ratio + 1) * batch_size if column == "ess" else 1
+            seen = [(e["epoch"] + 1, e[column] / scale) for e in cell.get("history", ()) if column in e]
+            colour = "C0" if policy == "smc" else "C1"
+            label = "" if seed else POLICIES[policy]
+            axis.plot([e for e, _ in seen], [v for _, v in seen], color=colour, alpha=0.8, label=label)
+            axis.set_title(title if ratio == ratios[0] else "")
+            axis.grid(alpha=0.3)
+    for line, ratio in zip(axes, ratios, strict=True):
+        line[0].set_ylabel(f"bank / batch = {ratio:g}")
+    for axis in axes[-1]:
+        axis.set_xlabel("epoch")
+    axes[0, 0].legend(frameon=False)
+    with atomic(path) as target:
+        figure.savefig(target, dpi=110)
