@@ -8,19 +8,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from jointembed.data import render_shapes
 from jointembed.distributions import GaussianMixture
 from jointembed.experiments import gmje_bank, gmje_cifar10, gmje_mnist
-
-SMALLEST = {"backbone": "resnet10-tiny", "batch_size": 25, "view_size": 8}
-
-
-@pytest.fixture
-def shapes(tmp_path):
-    """Few and small, in the form of CIFAR-10."""
-    (x, y, _), (x_test, y_test, _) = render_shapes(60, seed=0, size=16), render_shapes(40, seed=1, size=16)
-    np.savez(tmp_path / "shapes.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
-    return str(tmp_path / "shapes.npz")
 
 
 def test_a_row_of_the_stability_table_keeps_the_worst_of_its_seeds() -> None:
@@ -41,22 +30,8 @@ def test_a_row_of_the_stability_table_keeps_the_worst_of_its_seeds() -> None:
     assert found["effective rank"] == "20.0 ± 0.0 of 64"
 
 
-@pytest.fixture
-def cells(monkeypatch):
-    """Trainings in this process, which need not import everything anew: arguments and results."""
-    done = []
-
-    def run_here(function, arguments, kept, jobs):
-        done.extend(one | function(**one) for one in arguments)
-        return done
-
-    for module in (gmje_bank, gmje_cifar10):
-        monkeypatch.setattr(module, "run_cells", run_here)
-    return done
-
-
-def test_stability_looks_at_the_embeddings_and_at_the_mixture(shapes, tmp_path, cells) -> None:
-    gmje_cifar10.run(shapes, str(tmp_path), 50, 2, 1, full_epochs=0, changes=SMALLEST | {"dim": 16})
+def test_stability_looks_at_the_embeddings_and_at_the_mixture(shapes, tmp_path, cells, smallest) -> None:
+    gmje_cifar10.run(shapes, str(tmp_path), 50, 2, 1, full_epochs=0, changes=smallest | {"dim": 16})
     rows = {row["run"]: row for row in json.loads((tmp_path / "gmje-cifar10.json").read_text())["rows"]}
     assert list(rows) == [*gmje_cifar10.HEALTHY, *gmje_cifar10.FAILED]
     healthy, network = (next(c for c in cells if c["method"] == name) for name in ("gmje", "gmje-mdn"))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from jointembed.cli import build_parser
-from jointembed.data import render_shapes
 from jointembed.experiments import vje_ablation, vje_influence, vje_one_class_grid, vje_uncertainty
 from jointembed.experiments.cells import run_cells
 from jointembed.experiments.results import command
@@ -56,19 +55,8 @@ def test_correlation_leaves_out_what_diverged():
     assert correlation(a, b) == pytest.approx(np.corrcoef([1, 2, 3], [2, 4.1, 6])[0, 1])
 
 
-@pytest.fixture
-def shapes(tmp_path):
-    """Few and small, in the form of CIFAR-10."""
-    (x, y, _), (x_test, y_test, _) = render_shapes(60, seed=0, size=16), render_shapes(40, seed=1, size=16)
-    np.savez(tmp_path / "shapes.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
-    return str(tmp_path / "shapes.npz")
-
-
-SMALLEST = {"backbone": "resnet10-tiny", "batch_size": 25, "view_size": 8}
-
-
-def test_uncertainty_is_told_for_every_score(shapes, tmp_path):
-    vje_uncertainty.run(shapes, str(tmp_path), 50, 1, test_images=30, changes=SMALLEST)
+def test_uncertainty_is_told_for_every_score(shapes, tmp_path, smallest):
+    vje_uncertainty.run(shapes, str(tmp_path), 50, 1, test_images=30, changes=smallest)
     rows = json.loads((tmp_path / "vje-uncertainty.json").read_text())["rows"]
     assert [row["score"] for row in rows] == list(vje_uncertainty.SCORES)
     for row in rows:
@@ -80,10 +68,8 @@ def test_uncertainty_is_told_for_every_score(shapes, tmp_path):
     assert abs(entropy - variance) < 0.5
 
 
-def test_ablation_fills_its_table(shapes, tmp_path):
-    kept = tmp_path / "kept.json"
-    vje_ablation.run(shapes, str(tmp_path), 50, 1, kept=str(kept), jobs=1, changes=SMALLEST)
-    cells = list(json.loads(kept.read_text()).values())
+def test_ablation_fills_its_table(shapes, tmp_path, cells, smallest):
+    vje_ablation.run(shapes, str(tmp_path), 50, 1, changes=smallest)
     rows = json.loads((tmp_path / "vje-ablation.json").read_text())["rows"]
     assert [row["objective"] for row in rows] == [" + ".join(terms) for terms in vje_ablation.OBJECTIVES]
     for row, cell in zip(rows, cells, strict=True):
