@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jointembed.data import render_shapes
-from jointembed.experiments import gmje_bank, gmje_cifar10, vje_ablation
+from jointembed.experiments import cifar10_table, gmje_bank, gmje_cifar10, vje_ablation
 
 
 @pytest.fixture
@@ -26,10 +26,11 @@ def cells(monkeypatch):
     """Cells run in this process: their arguments and results."""
     done = []
 
-    def run_here(function, arguments, kept, jobs):
-        done.extend(one | function(**one) for one in arguments)
-        return done
+    def run_here(function, arguments, kept, jobs=None, threads=1):
+        found = [one | function(**one) for one in arguments]
+        done.extend(found)
+        return found
 
-    for module in (gmje_bank, gmje_cifar10, vje_ablation):
+    for module in (cifar10_table, gmje_bank, gmje_cifar10, vje_ablation):
         monkeypatch.setattr(module, "run_cells", run_here)
     return done

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 EXPERIMENTS = {
+    "cifar10-table": "every method on CIFAR-10, the same minutes each: the table grows row by row",
     "lejepa-cifar10": "LeJEPA with the narrow ResNet-10 on CIFAR-10, 15 epochs",
     "vje-ablation": "VJE, Tables 6 and 7: which terms are needed",
     "vje-tails": "VJE, Table 5: how heavy the tails should be",

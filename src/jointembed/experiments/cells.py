@@ -17,26 +17,32 @@ log = logging.getLogger("jointembed")
 
 
 def run_cells(
-    function: Callable[..., dict[str, Any]], cells: Sequence[dict[str, Any]], kept: Path, jobs: int | None = None
+    function: Callable[..., dict[str, Any]],
+    cells: Sequence[dict[str, Any]],
+    kept: Path,
+    jobs: int | None = None,
+    threads: int = 1,
 ) -> list[dict[str, Any]]:
     """function(**cell) for every cell, in their order.
 
-    Small networks gain little from a second thread, so that cells run beside each other on one thread each. Results are
-    kept in a JSON file under all their arguments: after an interruption, only what is missing is computed.
+    Small networks gain little from a second thread, so that cells run beside each other, by default on one thread
+    each. Results are kept in a JSON file under all their arguments: after an interruption, only what is missing is
+    computed.
 
     Args:
         function: importable by name; JSON in, JSON out.
         cells: its arguments.
         kept: the JSON file.
         jobs: processes; by default one per core.
+        threads: of each process.
     """
-    done: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.is_file() else {}
-    keys = [json.dumps(cell, sort_keys=True) for cell in cells]
+    done = remembered(kept)
+    keys = [key_of(cell) for cell in cells]
     missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in done}
     if missing:
         count = min(jobs or os.cpu_count() or 1, len(missing))
         # A fresh interpreter each: forking after torch has started its threads may hang.
-        with ProcessPoolExecutor(count, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        with ProcessPoolExecutor(count, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
             futures = {pool.submit(function, **cell): key for key, cell in missing.items()}
             for future in as_completed(futures):
                 done[futures[future]] = future.result()
@@ -44,3 +50,13 @@ def run_cells(
                     path.write_text(json.dumps(done, indent=2) + "\n")
                 log.info("%d of %d cells: %s", len(set(keys) & set(done)), len(cells), done[futures[future]])
     return [done[key] for key in keys]
+
+
+def remembered(kept: Path) -> dict[str, dict[str, Any]]:
+    """The results in the JSON file, under the keys of their cells."""
+    return json.loads(kept.read_text()) if kept.is_file() else {}
+
+
+def key_of(cell: dict[str, Any]) -> str:
+    """What a cell's result is kept under."""
+    return json.dumps(cell, sort_keys=True)

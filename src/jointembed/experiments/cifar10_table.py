@@ -1,0 +1,156 @@
+"""Every method on CIFAR-10, with the same backbone, views and minutes: what each makes of an ordinary computer."""
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jointembed import methods
+from jointembed._files import atomic
+from jointembed.data import Source
+from jointembed.evaluation import few_shot, knn_accuracy, linear_accuracy, one_class
+from jointembed.metrics import rank_me
+from jointembed.training import Diverged
+
+from .cells import key_of, remembered, run_cells
+from .results import command, write_results
+from .small import SMALL, parts, rounded, trained
+
+# The same for all: AdamW 2e-3, batches of 128, 16 px views; what differs was chosen on held-out images or by the paper.
+SHARED: dict[str, Any] = {
+    "batch_size": 128,
+    "preset": "lejepa",
+    "view_options": {"crop_scale": [0.2, 1.0], "blur": 0.0, "solarise": 0.0},
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "lejepa": {"weight": 0.03, "num_slices": 256},
+    "vje": {"batch_size": 32},
+    "simclr": {"temperature": 0.5},
+}
+ONE_CLASS = (0, 5)  # aeroplane and dog
+CALIBRATION = 20  # steps that say how fast a method is
+
+
+def run(
+    data: str = "cifar10.npz",
+    results: str = "results",
+    minutes: float = 10.0,
+    only: tuple[str, ...] = (),
+    held_out: bool = False,
+    images: int = 50_000,
+    one_class_epochs: int = 5,
+    kept: str = "results/cifar10-table-rows.json",
+    changes: dict[str, Any] | None = None,
+) -> None:
+    """Train each method for as many epochs as fit into the minutes, and fill its row of the table.
+
+    Rows that are there already are kept, so that the table can grow over days.
+
+    Args:
+        data: CIFAR-10 as an .npz, or its name.
+        results: where the table and the figure go.
+        minutes: of training for each method, on all cores.
+        only: the methods to run now; by default all.
+        held_out: to tune by: score training images held out instead of the test images.
+        images: training images.
+        one_class_epochs: of the two one-class models.
+        kept: where finished rows are remembered.
+        changes: arguments of `jointembed.train` to change.
+    """
+    arguments, began = dict(locals()), time.perf_counter()
+    names = methods.names()
+    for name in only:
+        methods.get(name)  # an error by name, before any work
+    shared = {"data": data, "images": images, "held_out": held_out, "minutes": minutes}
+    shared |= {"one_class_epochs": one_class_epochs, **SHARED, **(changes or {})}
+    cells = {name: shared | SETTINGS.get(name, {}) | {"method": name} for name in names}
+    done = remembered(Path(kept))
+    found = {name: done[key_of(cell)] for name, cell in cells.items() if key_of(cell) in done}
+    for name in only or names:  # a process each: its peak of memory is its own
+        (found[name],) = run_cells(table_cell, [cells[name]], Path(kept), jobs=1, threads=torch.get_num_threads())
+    rows = [row(name, found.get(name)) for name in names]
+    title = (
+        f"Every method on CIFAR-10, narrow ResNet-10, 16 px views, {minutes:g} minutes of training each, one seed, "
+        + ("held-out training images" if held_out else "test images")
+    )
+    write_results(Path(results), "cifar10-table", title, rows, command(run, arguments), time.perf_counter() - began)
+    draw(found, Path(results) / "cifar10-table.png")
+
+
+def table_cell(
+    data: str, images: int, held_out: bool, minutes: float, one_class_epochs: int, method: str, **training: Any
+) -> dict[str, Any]:
+    """One row."""
+    source, test = parts(data, images, held_out)
+    assert source.labels is not None and test.labels is not None
+    try:
+        rate = images_per_second(source, method, **training)
+        epochs = max(1, round(60 * minutes * rate / len(source)))
+        began = time.perf_counter()
+        model, _ = trained(source, method, epochs=epochs, **training)
+        seconds = time.perf_counter() - began
+        alone = SMALL | training | {"method": method, "epochs": one_class_epochs}
+        detected = one_class(source, test, ONE_CLASS, **alone)
+    except Diverged as error:
+        return {"diverged": str(error)}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # kilobytes on Linux
+    z, z_test = model.embed(source), model.embed(test)
+    shots = few_shot(z, source.labels, z_test, test.labels, shots=(10,))[10]
+    best = model.method.scores[0]
+    return {
+        "epochs": epochs,
+        "minutes": seconds / 60,
+        "images_per_second": epochs * len(source) / seconds,
+        "knn": 100 * knn_accuracy(z, source.labels, z_test, test.labels),
+        "linear": 100 * linear_accuracy(z, source.labels, z_test, test.labels),
+        "ten_shot": 100 * shots.mean,
+        "ten_shot_std": 100 * shots.std,
+        "auroc": detected.summary()[best]["auroc"],
+        "score": best,
+        "rank_me": rank_me(z_test),
+        "gigabytes": memory,
+    }
+
+
+def images_per_second(source: Source, method: str, **training: Any) -> float:
+    """How fast a method trains, without its first epoch's start-up: two short epochs, the second one timed."""
+    count = CALIBRATION * (SMALL | training)["batch_size"]
+    few = source.subset(range(min(count, len(source))))
+    _, history = trained(few, method, epochs=2, **training)
+    return len(few) / (60 * (history[1]["minutes"] - history[0]["minutes"]))
+
+
+def row(name: str, found: dict[str, Any] | None) -> dict[str, Any]:
+    """A line of the table; one that says so, if it was not run yet."""
+    ours = found or {}
+    state = "not run yet" if found is None else "not finite" if "diverged" in ours else ours["epochs"]
+    return {
+        "method": name,
+        "epochs": state,
+        "k-NN %": rounded(ours.get("knn"), 1),
+        "linear %": rounded(ours.get("linear"), 1),
+        "10-shot %": f"{ours['ten_shot']:.1f} ± {ours['ten_shot_std']:.1f}" if "ten_shot" in ours else "-",
+        "one-class AUROC": f"{ours['auroc']:.3f} ({ours['score']})" if "auroc" in ours else "-",
+        "RankMe": rounded(ours.get("rank_me"), 0),
+        "images/s": rounded(ours.get("images_per_second"), 0),
+        "peak GB": rounded(ours.get("gigabytes"), 1),
+        "minutes": rounded(ours.get("minutes"), 1),
+    }
+
+
+def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
+    """Linear and k-NN accuracy, best first."""
+    from matplotlib.figure import Figure
+
+    ranked = sorted((name for name in found if "linear" in found[name]), key=lambda name: found[name]["linear"])
+    figure = Figure(figsize=(8, 1 + 0.3 * len(ranked)), layout="constrained")
+    axis = figure.subplots()
+    for column, label, shift in (("linear", "linear", 0.2), ("knn", "k-NN", -0.2)):
+        axis.barh([i + shift for i in range(len(ranked))], [found[name][column] for name in ranked], 0.4, label=label)
+    axis.set_yticks(range(len(ranked)), ranked)
+    axis.set(xlabel="accuracy, %")
+    axis.legend(frameon=False)
+    with atomic(path) as target:
+        figure.savefig(target, dpi=110)

@@ -1,0 +1,57 @@
+"""The table of all methods: a row for each, filled when it was run."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jointembed import methods
+from jointembed.data import render_shapes
+from jointembed.experiments import cifar10_table
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    """Enough of each class for ten shots."""
+    (x, y, _), (x_test, y_test, _) = render_shapes(300, seed=0, size=16), render_shapes(60, seed=1, size=16)
+    np.savez(tmp_path / "shapes.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    return str(tmp_path / "shapes.npz")
+
+
+def test_the_table_fills_the_rows_that_were_run_and_says_which_were_not(shapes, tmp_path, cells, smallest) -> None:
+    minutes, kept = 1e-6, str(tmp_path / "kept.json")
+    cifar10_table.run(
+        shapes, str(tmp_path), minutes, ("simclr",), images=300, one_class_epochs=1, kept=kept, changes=smallest
+    )
+    rows = {row["method"]: row for row in json.loads((tmp_path / "cifar10-table.json").read_text())["rows"]}
+    assert tuple(rows) == methods.names()
+    (cell,) = cells
+    assert cell["method"] == "simclr" and cell["temperature"] == cifar10_table.SETTINGS["simclr"]["temperature"]
+    ours = rows.pop("simclr")
+    assert ours["epochs"] == cell["epochs"] == 1  # as few as there can be
+    assert float(ours["linear %"]) == pytest.approx(cell["linear"], abs=0.06)
+    assert 1 <= cell["rank_me"] <= 128 and cell["gigabytes"] > 0.1 and 0 <= cell["auroc"] <= 1
+    assert {row["epochs"] for row in rows.values()} == {"not run yet"}
+    assert {row["linear %"] for row in rows.values()} == {"-"}
+
+
+def test_longer_budgets_buy_more_epochs(shapes, monkeypatch, smallest) -> None:
+    """By the measured speed: here 100 images/s, so that 300 images take three seconds."""
+    bought = []
+
+    def note(source, method, epochs, **training):
+        bought.append(epochs)
+        raise cifar10_table.Diverged("enough")
+
+    monkeypatch.setattr(cifar10_table, "images_per_second", lambda *args, **training: 100.0)
+    monkeypatch.setattr(cifar10_table, "trained", note)
+    for seconds in (1, 9, 30):
+        found = cifar10_table.table_cell(shapes, 300, False, seconds / 60, 1, "lejepa")
+        assert "diverged" in found
+    assert bought == [1, 3, 10]
+
+
+def test_unknown_methods_are_named_before_any_work(shapes, tmp_path) -> None:
+    with pytest.raises(ValueError, match="method: expected one of simclr"):
+        cifar10_table.run(shapes, str(tmp_path), only=("simclr", "simcrl"))
+    assert not (tmp_path / "cifar10-table.md").exists()
