@@ -7,6 +7,7 @@ from typing import Any
 EXPERIMENTS = {
     "cifar10-table": "every method on CIFAR-10, the same minutes each: the table grows row by row",
     "lejepa-cifar10": "LeJEPA with the narrow ResNet-10 on CIFAR-10, 15 epochs",
+    "lejepa-selection": "LeJEPA, Figures 10 and 11: which run is best, without labels",
     "vje-ablation": "VJE, Tables 6 and 7: which terms are needed",
     "vje-tails": "VJE, Table 5: how heavy the tails should be",
     "vje-settings": "VJE: settings for small data, beside LeJEPA",

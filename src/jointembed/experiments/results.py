@@ -48,10 +48,14 @@ def write_results(
     with atomic(folder / f"{name}.json") as path:
         path.write_text(json.dumps({"title": title, "rows": rows, **about}, indent=2) + "\n")
     columns = list(rows[0])
-    lines = [f"# {title}", "", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(str(row[column]) for column in columns) + " |" for row in rows]
+    lines = [f"# {title}", "", _line(columns), "|" + " --- |" * len(columns)]
+    lines += [_line([row[column] for column in columns]) for row in rows]
     made = ", ".join(f"{k} {v}" for k, v in about["versions"].items())  # type: ignore[attr-defined]
     lines += ["", f"`{command}`, {about['date']}, {about['minutes']} minutes; {made}.", ""]
     with atomic(folder / f"{name}.md") as path:
         path.write_text("\n".join(lines))
     print("\n".join(lines))
+
+
+def _line(cells: list[Any]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", r"\|") for cell in cells) + " |"
