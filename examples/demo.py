@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import jointembed as je
-from jointembed.cli import print_table
+from jointembed._tables import print_table
 from jointembed.data import open_source
 from jointembed.report import embedding_map
 

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,6 +78,7 @@ def evaluate(
     import json
 
     from jointembed._files import atomic
+    from jointembed._tables import print_classes, print_table
     from jointembed.evaluation import evaluate as measure
 
     options: dict[str, Any] = {"shots": shots, "draws": draws, "geometry": geometry, "per_class": per_class}
@@ -118,6 +119,7 @@ def select(
     import json
 
     from jointembed._files import atomic
+    from jointembed._tables import print_rows
     from jointembed.evaluation import select as rank
 
     found = rank(runs, criterion, data, images, space, root, seed)
@@ -230,44 +232,6 @@ def sample(run: str, n: int = 64, out: str = "samples.png", context: str | None 
 
 def _per_cent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-def print_table(title: str, result: dict[str, Any]) -> None:
-    """What `evaluate` found: accuracies in per cent, everything else as it is; what it says of classes is left out."""
-    rows = []
-    for name, value in result.items():
-        if isinstance(value, float):
-            rows.append((name, f"{value:,.0f}" if name == "seconds" else f"{100 * value:.2f} %"))
-        elif isinstance(value, int):
-            rows.append((name, f"{value:,}"))
-    for number, found in result.get("few_shot", {}).items():
-        rows.append((f"{number} per class", f"{100 * found['mean']:.2f} ± {100 * found['std']:.2f} %"))
-    rows += [(name, f"{value:.4g}") for name, value in result.get("geometry", {}).items()]
-    print_rows(title, ("measure", "value"), [(name.replace("_", " "), value) for name, value in rows])
-
-
-def print_classes(result: dict[str, Any]) -> None:
-    """The accuracy of each class, and of at most 20 classes which is taken for which."""
-    accuracy, counts = result["per_class"], dict(result["confusion"])
-    present = next(iter(accuracy.values()))
-    rows = [(c, *(f"{100 * found[c]:.2f} %" for found in accuracy.values())) for c in present]
-    print_rows("accuracy per class", ("class", *(name.replace("_", " ") for name in accuracy)), rows)
-    classes = counts.pop("classes")
-    if len(classes) > 20:
-        return
-    for name, matrix in counts.items():
-        rows = [(c, *map(str, row)) for c, row in zip(classes, matrix, strict=True)]
-        print_rows(f"{name.replace('_', ' ')}: true class down, predicted across", ("", *classes), rows)
-
-
-def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, title=title, min_width=len(title) + 4)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def _train(argv: list[str]) -> Callable[..., Any]:

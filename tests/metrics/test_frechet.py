@@ -34,10 +34,10 @@ def test_of_shifted_and_stretched_is_the_closed_form() -> None:
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        (torch.zeros(4), torch.zeros(4, 2), r"a: expected \(N, D\) with at least two rows, got shape \(4,\)"),
-        (torch.zeros(4, 2), torch.zeros(1, 2), r"b: expected \(N, D\) with at least two rows, got shape \(1, 2\)"),
+        (torch.zeros(4), torch.zeros(4, 2), r"a: expected \(N, D\) of at least 2 x 1, got \(4,\)"),
+        (torch.zeros(4, 2), torch.zeros(1, 2), r"b: expected \(N, D\) of at least 2 x 1, got \(1, 2\)"),
         (torch.zeros(4, 2), torch.zeros(4, 3), "b: expected 2 columns as a has, got 3"),
-        (torch.zeros(4, 2), torch.full((4, 2), torch.nan), "b: expected finite values, got 8 that are not"),
+        (torch.zeros(4, 2), torch.full((4, 2), torch.nan), "b: expected finite numbers, got 8 that are not"),
     ],
 )
 def test_refuses_what_has_no_moments(a: torch.Tensor, b: torch.Tensor, message: str) -> None:

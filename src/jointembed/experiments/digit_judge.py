@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from jointembed.backbones import create_backbone
 from jointembed.data import Source
+from jointembed.evaluation.linear import fit_quietly
 from jointembed.metrics import frechet_distance
 
 CONFIDENT = 0.9  # the classifier's probability of its class
@@ -33,8 +34,7 @@ class Judge:
             torch.manual_seed(seed)
             self.fit = _Classifier(create_backbone("conv4", 1, 32))
             loader = DataLoader(TensorDataset(pixels_of(source), source.labels), 128, shuffle=True)
-            quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-            L.Trainer(max_epochs=self.epochs, enable_progress_bar=False, devices=1, **quiet).fit(self.fit, loader)
+            fit_quietly(self.fit, loader, self.epochs, torch.device("cpu"))
         self.reference, scores = self.look(pixels_of(test))
         self.accuracy = float((scores.argmax(1) == test.labels).float().mean())
 

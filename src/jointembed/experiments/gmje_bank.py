@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from jointembed._files import atomic
@@ -10,7 +9,7 @@ from jointembed.training import Diverged
 
 from .cells import run_cells
 from .results import command, write_results
-from .small import accuracies, parts, trained
+from .small import accuracies, over_seeds, parts, trained
 
 POLICIES = {"smc": "SMC", "fifo": "FIFO"}
 PAPER = {"SMC": 81.99, "FIFO": 78.08}  # bank = batch = 256, 1,000 epochs, ResNet-50
@@ -55,23 +54,24 @@ def run(
     found = dict(zip(keys, run_cells(bank_cell, cells, Path(kept), jobs), strict=True))
     rows = []
     for ratio in ratios:
-        linear = {p: [found[ratio, p, seed].get("linear", 0.0) for seed in range(seeds)] for p in POLICIES}
-        gains = [a - b for a, b in zip(linear["smc"], linear["fifo"], strict=True)]
+        pairs = [[found[ratio, policy, seed].get("linear") for policy in POLICIES] for seed in range(seeds)]
+        gains = [smc - fifo for smc, fifo in pairs if smc is not None and fifo is not None]
         for policy, name in POLICIES.items():
-            ours = [found[ratio, policy, seed] for seed in range(seeds)]
-            last = [cell["history"][-1] for cell in ours if "history" in cell]
+            ours = [found[ratio, policy, seed] for seed in range(seeds) if "linear" in found[ratio, policy, seed]]
+            last = [cell["history"][-1] for cell in ours]
             rows.append(
                 {
                     "bank / batch": f"{ratio:g}",
                     "policy": name,
-                    "k-NN %": over_seeds([cell["knn"] for cell in ours if "knn" in cell]),
-                    "linear %": over_seeds(linear[policy]),
-                    "SMC - FIFO, seed by seed": over_seeds(gains, "+") if policy == "smc" else "",
+                    "not finite": seeds - len(ours),
+                    "k-NN %": over_seeds([cell["knn"] for cell in ours], 2),
+                    "linear %": over_seeds([cell["linear"] for cell in ours], 2),
+                    "SMC - FIFO, seed by seed": over_seeds(gains, 2, "+") if policy == "smc" else "",
                     "paper, linear %": PAPER[name] if ratio == 1 else "",
-                    "ESS / (bank + batch)": f"{mean(e['ess'] / (ratio * batch_size + batch_size) for e in last):.2f}",
-                    "distinct %": f"{100 * mean(e['distinct'] for e in last):.0f}",
-                    "mean age, steps": f"{mean(e['age_mean'] for e in last):.1f}",
-                    "minutes each": f"{mean(cell['minutes'] for cell in ours):.1f}",
+                    "ESS / (bank + batch)": over_seeds([e["ess"] / ((ratio + 1) * batch_size) for e in last], 2),
+                    "distinct %": over_seeds([100 * e["distinct"] for e in last], 0),
+                    "mean age, steps": over_seeds([e["age_mean"] for e in last], 1),
+                    "minutes each": over_seeds([cell["minutes"] for cell in ours], 1),
                 }
             )
     steps = epochs * (images // batch_size)
@@ -91,15 +91,9 @@ def bank_cell(data: str, images: int, **training: Any) -> dict[str, Any]:
     try:
         model, history = trained(source, "gmje-smc", **options)
     except Diverged as error:
-        return {"diverged": str(error), "minutes": (time.perf_counter() - began) / 60}
+        return {"diverged": str(error)}
     minutes = (time.perf_counter() - began) / 60
     return {"minutes": minutes, "history": history, **accuracies(model, source, test)}
-
-
-def over_seeds(values: list[float], sign: str = "") -> str:
-    """Mean and standard deviation, as a table shows them."""
-    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{mean(values):{sign}.2f}{spread}"
 
 
 def draw(found: dict[tuple[float, str, int], dict[str, Any]], batch_size: int, path: Path) -> None:

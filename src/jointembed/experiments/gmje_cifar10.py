@@ -3,7 +3,6 @@
 import os
 import time
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from jointembed.training import Diverged
 
 from .cells import run_cells
 from .results import command, write_results
-from .small import accuracies, parts, rounded, trained
+from .small import accuracies, over_seeds, parts, rounded, trained
 
 HEALTHY: dict[str, dict[str, Any]] = {
     "GMJE": {"method": "gmje"},
@@ -112,10 +111,8 @@ def floor(model: Model) -> float:
 def row(name: str, images: int, cells: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, Any]:
     """One line of the table: the mean over the seeds, and how far they are apart."""
 
-    def over_seeds(key: str, digits: int) -> str:
-        values = [ours[key] for ours in found if key in ours]
-        spread = f" ± {rounded(stdev(values), digits)}" if len(values) > 1 else ""
-        return rounded(mean(values), digits) + spread if values else "-"
+    def told(key: str, digits: int) -> str:
+        return over_seeds([ours[key] for ours in found if key in ours], digits)
 
     sigmas = [ours["sigma"] / ours["floor"] for ours in found if "sigma" in ours]
     usual = [ours["history"][-1]["sigma"] / ours["floor"] for ours in found if "sigma" in ours]
@@ -126,13 +123,13 @@ def row(name: str, images: int, cells: list[dict[str, Any]], found: list[dict[st
         "epochs": cells[0]["epochs"],
         "seeds": len(cells),
         "not finite": sum("diverged" in ours for ours in found),
-        "k-NN %": over_seeds("knn", 1),
-        "linear %": over_seeds("linear", 1),
-        "effective rank": over_seeds("rank", 1) + (f" of {found[0]['dim']}" if "dim" in found[0] else ""),
+        "k-NN %": told("knn", 1),
+        "linear %": told("linear", 1),
+        "effective rank": told("rank", 1) + (f" of {found[0]['dim']}" if "dim" in found[0] else ""),
         "mean sigma / floor": rounded(min(usual, default=None), 2),
         "smallest sigma / floor": rounded(min(sigmas, default=None), 2),
         "components in use %": rounded(min(used, default=None), 0),
-        "minutes each": over_seeds("minutes", 1).split(" ±")[0],
+        "minutes each": told("minutes", 1).split(" ±")[0],
     }
 
 

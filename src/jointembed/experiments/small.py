@@ -3,6 +3,7 @@
 import csv
 import time
 from pathlib import Path
+from statistics import mean, stdev
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -93,3 +94,11 @@ def one_class_cell(
 def rounded(value: float | None, digits: int) -> str:
     """A number as a table shows it; a dash for none."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def over_seeds(values: list[float], digits: int, sign: str = "") -> str:
+    """Mean and, of several runs, standard deviation, as a table shows them; a dash for none."""
+    if not values:
+        return "-"
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean(values):{sign}.{digits}f}{spread}"

@@ -3,20 +3,17 @@
 import torch
 from torch import Tensor
 
+from .checks import checked
+
 
 def frechet_distance(a: Tensor, b: Tensor) -> float:
     """Of the Gaussians with the moments of features a (N, D) and b (M, D), in double precision:
 
     |m_a - m_b|^2 + Tr(S_a + S_b - 2 (S_a S_b)^(1/2)). With the features of an Inception network it is the FID.
     """
-    for name, x in (("a", a), ("b", b)):
-        if x.ndim != 2 or len(x) < 2:
-            raise ValueError(f"{name}: expected (N, D) with at least two rows, got shape {tuple(x.shape)}")
-        if not x.isfinite().all():
-            raise ValueError(f"{name}: expected finite values, got {int((~x.isfinite()).sum())} that are not")
+    a, b = checked("a", a), checked("b", b)
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"b: expected {a.shape[1]} columns as a has, got {b.shape[1]}")
-    a, b = a.double(), b.double()
     (root_a, trace_a), (root_b, trace_b) = (_root(x.mT.cov()) for x in (a, b))
     # Tr (S_a S_b)^(1/2) is the sum of the singular values of R_a R_b, R = S^(1/2): no root is taken of rounding errors.
     shared = torch.linalg.svdvals(root_a @ root_b).sum()
