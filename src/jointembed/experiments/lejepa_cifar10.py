@@ -20,10 +20,11 @@ RECIPE: dict[str, Any] = {
     "batch_size": 128,
     "view_size": [16, 20, 24],
     "view_options": {"crop_scale": (0.2, 1.0), "solarise": 0.0},
-    "weight": 0.03,
+    "num_global": 4,
+    "weight": 0.04,
     "num_slices": 256,
     "hold_out": 0.0,
-    "watch_every": 1,
+    "watch_every": 3,
 }
 
 
