@@ -80,6 +80,28 @@ def test_mdn_likelihood_is_that_of_torchs_mixture_per_dimension():
     torch.testing.assert_close(terms["loss"], 0.7 * nll + 0.3 * sigreg()(z))
 
 
+def test_departing_from_the_context_has_its_price():
+    z, _ = problem()
+    plain, priced = (lejepa_mdn_loss(z, single(z, 0.5, 1.0), 2, sigreg(), 0.3, departure=d) for d in (0.0, 2.0))
+    distance = float((z - 0.5).square().mean())
+    assert float(priced["departure"]) == pytest.approx(distance)
+    assert float(priced["loss"] - plain["loss"]) == pytest.approx(0.7 * 2 * distance)
+
+
+@pytest.mark.parametrize("method", ["lejepa-vje", "lejepa-mdn"])
+def test_at_the_start_a_view_is_expected_to_look_like_the_other(method):
+    """Of what is not yet known the likelihood must not say "anything": views would never be pulled together."""
+    torch.manual_seed(0)
+    backbone = tiny_network()
+    backbone.num_features = 32
+    built = je.methods.create(method, backbone, dim=16).eval()
+    z = torch.randn(2000, 16)
+    with torch.no_grad():
+        mean = built.infer(z).mean if method == "lejepa-vje" else built.network(z).mean
+    slope = float(((mean - mean.mean(0)) * z).mean() / z.square().mean())
+    assert slope == pytest.approx(1, abs=0.2)
+
+
 @pytest.mark.parametrize("detach", [False, True])
 def test_gradients_and_whether_targets_get_any(detach, monkeypatch):
     z, posterior = problem(count=3, dim=3)
@@ -224,6 +246,7 @@ def test_bad_arguments_are_named():
         ("lejepa-vje", {"samples": 0}, "samples: expected at least 1, got 0"),
         ("lejepa-mdn", {"weight": -0.1}, "weight: expected a number from 0 to 1, got -0.1"),
         ("lejepa-mdn", {"dim": 0}, "dim: expected at least 1, got 0"),
+        ("lejepa-mdn", {"departure": -1.0}, "departure: expected at least 0, got -1.0"),
         ("lejepa-mdn", {"components": 0}, "components: expected at least 1, got 0"),
         ("lejepa-mdn", {"projector_layers": 4}, "projector_layers: expected 1, 2 or 3, got 4"),
     ]:

@@ -21,7 +21,9 @@ in its directions and a fixed one in its norms, but one direction for all is its
 Without a floor neither is bounded below, for sigma -> 0 where views agree, which VJE's KL forbids.
 
 VJE compares unit vectors, while embeddings here have norm about sqrt(D): directions are compared on the sphere of that
-radius, or the posterior's variance could not also be the likelihood's. Targets get gradients, as in LeJEPA: SIGReg, not
+radius, or the posterior's variance could not also be the likelihood's. As in GMJE-MDN, and for its reason, views are
+taken to agree until shown otherwise: means are the context plus a departure, which in the mixture has a price, and the
+mixture's sigma is below 1. Targets get gradients, as in LeJEPA: SIGReg, not
 a stop-gradient, keeps images apart. The networks never see the target.
 
     >>> z = torch.randn(2, 128, 16)  # (V, N, D), the projections of two views
@@ -39,7 +41,7 @@ from jointembed.distributions import GaussianMixture, PolarStudentT
 from jointembed.normality import EppsPulley, SIGReg
 
 from .base import Method, at_least_float32, encode_views, feature_dim
-from .gmje.mdn import MixtureDensityNetwork
+from .gmje.mdn import MixtureDensityNetwork, departure_from
 from .lejepa import projector_mlp
 from .stacks import check_above_zero, check_counts, check_stack
 from .vje import InferenceNetwork
@@ -84,6 +86,7 @@ def lejepa_mdn_loss(
     num_global: int,
     sigreg: nn.Module,
     weight: float = 0.1,
+    departure: float = 0.0,
     detach: bool = False,
 ) -> dict[str, Tensor]:
     """Negative conditional log-likelihood per dimension, and SIGReg of each view's embeddings.
@@ -94,6 +97,7 @@ def lejepa_mdn_loss(
         num_global: how many are global: every view explains every other global one.
         sigreg: maps (V, N, D) to the statistic averaged over views.
         weight: lambda, the share of SIGReg.
+        departure: price of the components' mean squared distance from what they were made from.
         detach: hold what is explained fixed.
     """
     _check(z, num_global, weight)
@@ -104,7 +108,11 @@ def lejepa_mdn_loss(
         )
     z = at_least_float32(z)
     nll = -over_pairs(conditional.log_prob, z, num_global, detach) / z.shape[-1]
-    return _total(nll, sigreg(z), weight)
+    terms = _total(nll, sigreg(z), weight)
+    if departure:
+        distance = departure_from(z, conditional)
+        terms |= {"loss": terms["loss"] + (1 - weight) * departure * distance, "departure": distance}
+    return terms
 
 
 def polar_likelihood(s: Tensor, variance: Tensor, df: float) -> PolarStudentT:
@@ -211,7 +219,7 @@ class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
 
     def infer(self, z: Tensor) -> Normal:
         posterior = self.inference(z)
-        return Normal(posterior.loc, (posterior.variance + self.floor**2).sqrt(), validate_args=False)
+        return Normal(z + posterior.loc, (posterior.variance + self.floor**2).sqrt(), validate_args=False)
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         z = self.project(views)
@@ -259,7 +267,8 @@ class LeJEPAMDN(ProbabilisticLeJEPA, name="lejepa-mdn"):
         num_slices: random directions per step.
         components: of the mixture over the other view's embedding.
         width: of the network's hidden layers.
-        floor: smallest standard deviation of a component, where the embeddings' is one.
+        floor: smallest standard deviation of a component, where the embeddings' is one, the largest.
+        departure: price of the components' mean squared distance from the context.
         detach: hold what is explained fixed.
         compiled: run SIGReg on the CPU in C++ kernels.
     """
@@ -277,17 +286,20 @@ class LeJEPAMDN(ProbabilisticLeJEPA, name="lejepa-mdn"):
         components: int = 8,
         width: int = 256,
         floor: float = 0.5,
+        departure: float = 1.0,
         detach: bool = False,
         compiled: bool = False,
     ) -> None:
+        if not departure >= 0:
+            raise ValueError(f"departure: expected at least 0, got {departure}")
         super().__init__(backbone, weight, dim, projector_width, projector_layers, num_slices, floor, compiled)
-        self.network = MixtureDensityNetwork(dim, dim, components, width, floor)
-        self.detach = detach
+        self.network = MixtureDensityNetwork(dim, dim, components, width, floor, 1.0, residual=True)
+        self.departure, self.detach = departure, detach
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         z = self.project(views)
         conditional = self.network(z)
-        terms = lejepa_mdn_loss(z, conditional, num_global, self.sigreg, self.weight, self.detach)
+        terms = lejepa_mdn_loss(z, conditional, num_global, self.sigreg, self.weight, self.departure, self.detach)
         return terms | {"variance": conditional.variance.detach().mean()}
 
     def encode(self, images: Tensor) -> dict[str, Tensor]:

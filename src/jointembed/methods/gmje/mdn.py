@@ -64,14 +64,19 @@ def mdn_loss(
         spread = (entropy(z_context) + entropy(z_target)) / width
         terms |= {"loss": nll - weight * spread, "entropy": spread}
     if departure:
-        squares = (conditional.means - z_context.unsqueeze(-2)).square().mean(-1)  # (N, K)
-        distance = (conditional.weights * squares).sum(-1).mean()
+        distance = departure_from(z_context, conditional)
         terms |= {"loss": terms["loss"] + departure * distance, "departure": distance}
     if balance:
         shares = conditional.weights.mean(0)  # (K,)
         uneven = math.log(len(shares)) + torch.special.xlogy(shares, shares).sum()
         terms |= {"loss": terms["loss"] + balance * uneven, "uneven": uneven}
     return terms
+
+
+def departure_from(z_context: Tensor, conditional: GaussianMixture) -> Tensor:
+    """The components' mean squared distance per dimension from the contexts (..., D) they were made from."""
+    squares = (conditional.means - z_context.unsqueeze(-2)).square().mean(-1)  # (..., K)
+    return (conditional.weights * squares).sum(-1).mean()
 
 
 class MixtureDensityNetwork(nn.Module):
