@@ -21,6 +21,8 @@ from jointembed.methods.gje import dual_gje_loss, dual_prediction
 from jointembed.methods.gmje import GrowingNeuralGas, MixtureDensityNetwork, mdn_loss
 
 Conditional = Callable[[Tensor], GaussianMixture]  # standardised x (N, D) to a mixture over standardised y, batch (N,)
+# Those below are modules and dataclasses, not closures, so that a fit can be pickled; they work in double precision, so
+# that a row's answer does not depend on the rows beside it.
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Scale:
 
 
 class Pairs:
-    """What `fit_pairs` found. Everything is in the units of the arrays it was given."""
+    """What `fit_pairs` found. Everything is in the units of the arrays it was given, in double precision."""
 
     def __init__(self, method: str, context: Scale, target: Scale, conditional: Conditional) -> None:
         self.method, self._context, self._target, self._conditional = method, context, target, conditional
@@ -120,7 +122,7 @@ def fit_mdn(
     """GMJE-MDN on data: nothing here can shrink, so the likelihood alone will do. Adam with a cosine to zero."""
     network = MixtureDensityNetwork(x.shape[1], y.shape[1], components, width, floor)
     _minimise(network, lambda a, b: mdn_loss(a, b, network(a), weight=0.0)["loss"], x, y, steps, lr, batch_size, seed)
-    return network
+    return network.double()
 
 
 def fit_em(x: Tensor, y: Tensor, seed: int, components: int = 3, restarts: int = 4, floor: float = 1e-6) -> Conditional:
@@ -130,9 +132,9 @@ def fit_em(x: Tensor, y: Tensor, seed: int, components: int = 3, restarts: int =
     if not 1 <= components <= len(x):
         raise ValueError(f"components: expected 1 to {len(x)}, the number of pairs, got {components}")
     em = EM(components, n_init=restarts, reg_covar=floor, random_state=seed, max_iter=500)
-    em.fit(torch.cat([x, y], 1).double().numpy())
-    parts = [torch.from_numpy(part).to(x) for part in (em.weights_, em.means_, em.covariances_)]
-    return _conditional_of(GaussianMixture(*parts), x.shape[1])
+    em.fit(torch.cat([x, y], 1).numpy())
+    parts = [torch.from_numpy(part) for part in (em.weights_, em.means_, em.covariances_)]
+    return Conditioned(GaussianMixture(*parts), x.shape[1])
 
 
 def fit_gng(
@@ -142,7 +144,18 @@ def fit_gng(
     joint = torch.cat([x, y], 1)
     gas = GrowingNeuralGas(max_nodes=nodes, seed=seed)
     gas.fit(joint, steps=max(passes * len(joint), 2 * nodes * gas.insert_every))
-    return _conditional_of(gas.mixture(joint, covariance), x.shape[1])  # type: ignore[arg-type]
+    return Conditioned(gas.mixture(joint, covariance), x.shape[1])  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """A mixture over [x, y], conditioned on x, its first coordinates."""
+
+    joint: GaussianMixture
+    given: int
+
+    def __call__(self, new: Tensor) -> GaussianMixture:
+        return self.joint.condition(range(self.given), new)
 
 
 def fit_process(kernel: str) -> Callable[..., Conditional]:
@@ -165,7 +178,7 @@ def fit_process(kernel: str) -> Callable[..., Conditional]:
             raise ValueError(f"lengthscale, amplitude, noise: expected above 0, got {values.tolist()}")
         if learn:
             few = torch.randperm(len(x))[:learn_from]
-            a, b, log = x[few].double(), y[few].double(), values.log().requires_grad_()
+            a, b, log = x[few], y[few], values.log().requires_grad_()
             optimizer = torch.optim.LBFGS([log], max_iter=steps, line_search_fn="strong_wolfe")
 
             def closure() -> Tensor:
@@ -178,17 +191,27 @@ def fit_process(kernel: str) -> Callable[..., Conditional]:
 
             optimizer.step(closure)
             values = log.detach().clamp(-10, 10).exp()
-        length, height, sigma = values.tolist()
-
-        def conditional(new: Tensor) -> GaussianMixture:
-            found = dual_prediction(x.double(), y.double(), new.double(), kernel, length, height, sigma).base_dist
-            return GaussianMixture.diagonal(
-                torch.ones(1), found.loc[:, None].to(new), found.variance[:, None].to(new), validate_args=False
-            )
-
-        return conditional
+        return Process(x, y, kernel, *values.tolist())
 
     return fit
+
+
+@dataclass(frozen=True)
+class Process:
+    """What a Gaussian process says after having seen x and y."""
+
+    x: Tensor
+    y: Tensor
+    kernel: str
+    lengthscale: float
+    amplitude: float
+    noise: float
+
+    def __call__(self, new: Tensor) -> GaussianMixture:
+        parts = (self.x, self.y, new, self.kernel, self.lengthscale, self.amplitude, self.noise)
+        found = dual_prediction(*parts).base_dist
+        weight = torch.ones(1, dtype=new.dtype)
+        return GaussianMixture.diagonal(weight, found.loc[:, None], found.variance[:, None], validate_args=False)
 
 
 def fit_point(
@@ -199,14 +222,22 @@ def fit_point(
         nn.Linear(x.shape[1], width), nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, y.shape[1])
     )
     _minimise(network, lambda a, b: (network(a) - b).square().mean(), x, y, steps, lr, batch_size, seed)
+    network.double()
     with torch.no_grad():
         residual = (y - network(x)).mT.cov(correction=0).reshape(y.shape[1], y.shape[1])
-    covariance = (residual + 1e-9 * torch.eye(y.shape[1]))[None]
-    return lambda new: GaussianMixture(torch.ones(1), network(new)[:, None], covariance, validate_args=False)
+    return Point(network, (residual + 1e-9 * torch.eye(y.shape[1]))[None])
 
 
-def _conditional_of(joint: GaussianMixture, given: int) -> Conditional:
-    return lambda new: joint.condition(range(given), new)
+@dataclass(frozen=True)
+class Point:
+    """One value for each x, and the covariance (1, D', D') of what is left."""
+
+    network: nn.Module
+    covariance: Tensor
+
+    def __call__(self, new: Tensor) -> GaussianMixture:
+        weight = torch.ones(1, dtype=new.dtype)
+        return GaussianMixture(weight, self.network(new)[:, None], self.covariance, validate_args=False)
 
 
 def _minimise(
@@ -224,6 +255,7 @@ def _minimise(
     optimizer = torch.optim.Adam(network.parameters(), lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     generator = torch.Generator().manual_seed(seed)
+    x, y = x.float(), y.float()  # twice as fast, and a stochastic gradient has no use for more digits
     for _ in range(steps):
         rows = slice(None)
         if len(x) > batch_size:
@@ -239,9 +271,9 @@ def _minimise(
 
 
 def _array(name: str, x: Any, width: int | None = None) -> Tensor:
-    """Float32 (N, D) of an array or tensor; (N,) is one column."""
+    """Float64 (N, D) of an array or tensor; (N,) is one column."""
     try:
-        tensor = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x).detach().cpu().float()
+        tensor = x.detach().cpu().double() if isinstance(x, Tensor) else torch.tensor(np.asarray(x, dtype=np.float64))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: expected an array of numbers, got {type(x).__name__}: {error}") from error
     if tensor.ndim == 1:
