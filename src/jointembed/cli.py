@@ -230,6 +230,34 @@ def sample(run: str, n: int = 64, out: str = "samples.png", context: str | None 
     print(f"{target}: {len(pictures)} pictures")
 
 
+def patches(run: str, data: Any, out: str = "patches.png", n: int = 8, together: bool = False, seed: int = 0) -> None:
+    """Show what a model sees where: patch features as colours and, of a vision transformer, its attention.
+
+    Args:
+        run: the run folder.
+        data: a folder of images, an .npz or .npy file, or the name of a data set.
+        out: the .png to write: a row per image.
+        n: how many images, drawn at random.
+        together: colours that mean the same in all images, instead of each image's own.
+        seed: of the draw.
+    """
+    import torch
+
+    from jointembed.model import load
+    from jointembed.report.patches import patch_sheet
+
+    if Path(out).suffix != ".png":
+        raise ValueError(f"out: expected a file name ending in .png, got {out}")
+    if n < 1:
+        raise ValueError(f"n: expected at least 1, got {n}")
+    model = load(run)
+    source = model.open(data)
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+    few = source.subset(order[:n].sort().values)
+    patch_sheet(model, few, out, together)
+    print(f"{out}: {len(few)} images of {source.name}")
+
+
 def _per_cent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
@@ -267,6 +295,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "score": ("score images by how strange they are to a trained model", lambda argv: score),
     "decode": ("train a decoder, to look at samples with", lambda argv: decode),
     "sample": ("draw pictures from a trained model's density", lambda argv: sample),
+    "patches": ("show what a trained model sees where", lambda argv: patches),
     "reproduce": ("run one of the papers' experiments", _reproduce),
 }
 
@@ -286,7 +315,7 @@ def build_parser(argv: list[str]) -> ArgumentParser:
 
 
 def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
-    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample")
+    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample", "patches")
     if takes_run:
         parser.add_argument("run", help="the run folder")
     if verb == "select":

@@ -55,6 +55,33 @@ def test_centres_of_another_encoder_are_used_as_given() -> None:
     torch.testing.assert_close(lejepa_loss(z, 2, Constant(), 0.1, centres)["prediction"], expected)
 
 
+def test_a_predictor_comes_before_the_comparison_with_the_centres_and_sigreg_does_not_see_it() -> None:
+    method = LeJEPA(create_backbone("resnet10-tiny", 1, 8), dim=4, projector_width=8, num_slices=8, predictor_width=6)
+    views = [torch.randn(6, 1, 8, 8) for _ in range(2)]
+    z = encode_views(nn.Sequential(method.backbone, method.projector), views)
+    guesses = torch.stack([method.predictor(torch.cat(list(z)))[6 * v : 6 * v + 6] for v in range(2)])
+    expected = nn.functional.mse_loss(guesses, z.mean(0).expand(2, -1, -1))
+    terms = method(views, 2)
+    torch.testing.assert_close(terms["prediction"], expected)
+    same = SIGReg(num_slices=8)
+    torch.testing.assert_close(terms["sigreg"], same(z))
+    terms["loss"].backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in method.predictor.parameters())
+
+
+def test_without_a_predictor_training_starts_and_steps_as_if_there_were_none() -> None:
+    def made(width: int) -> LeJEPA:
+        torch.manual_seed(0)
+        return LeJEPA(create_backbone("resnet10-tiny", 1, 8), dim=4, projector_width=8, predictor_width=width)
+
+    plain, other = made(0).state_dict(), made(6).state_dict()
+    assert {name for name in other if name not in plain} == {name for name in other if name.startswith("predictor.")}
+    assert all(torch.equal(plain[name], other[name]) for name in plain if not name.startswith("density"))
+    z = torch.randn(2, 8, 4)
+    given = lejepa_loss(z, 2, Constant(), 0.1, predictions=z)
+    assert torch.equal(lejepa_loss(z, 2, Constant(), 0.1)["loss"], given["loss"])
+
+
 def test_half_precision_is_computed_in_float32() -> None:
     z = torch.randn(2, 64, 8).bfloat16()
     terms = lejepa_loss(z, 2, SIGReg(num_slices=16), 0.1)
@@ -121,6 +148,7 @@ def test_bad_arguments_are_named() -> None:
         "projector_layers": lambda: LeJEPA(nn.Identity(), projector_layers=4),
         "centre": lambda: LeJEPA(nn.Identity(), centre="middle"),
         "swa": lambda: LeJEPA(nn.Identity(), swa=1.0),
+        "predictor_width": lambda: LeJEPA(nn.Identity(), predictor_width=-1),
         "method": lambda: methods.get("lejeppa"),
         "wieght": lambda: methods.create("lejepa", nn.Identity(), wieght=1),
     }.items():

@@ -22,7 +22,12 @@ from .base import Method, at_least_float32, encode_views, feature_dim
 
 
 def lejepa_loss(
-    z: Tensor, num_global: int, sigreg: nn.Module, weight: float = 0.05, centres: Tensor | None = None
+    z: Tensor,
+    num_global: int,
+    sigreg: nn.Module,
+    weight: float = 0.05,
+    centres: Tensor | None = None,
+    predictions: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """(1 - weight) * prediction + weight * SIGReg, the paper's Algorithm 2 (Eq. 7).
 
@@ -32,6 +37,7 @@ def lejepa_loss(
         sigreg: maps (V, N, D) to the statistic averaged over views.
         weight: the paper's lambda; best 0.01 for two views, 0.02 for four, 0.05 for eight.
         centres: (N, D) to predict instead of the global views' own mean, e.g. from a weight-averaged encoder.
+        predictions: (V, N, D) of the centres, what a predictor makes of z; by default z itself.
     """
     if z.ndim != 3:
         raise ValueError(f"z: expected (V, N, D), got shape {tuple(z.shape)}")
@@ -42,7 +48,8 @@ def lejepa_loss(
     z = at_least_float32(z)
     if centres is None:
         centres = z[:num_global].mean(0)
-    prediction = (centres - z).square().mean()
+    predictions = z if predictions is None else at_least_float32(predictions)
+    prediction = (centres - predictions).square().mean()
     regularity = sigreg(z)
     return {
         "loss": (1 - weight) * prediction + weight * regularity,
@@ -76,6 +83,8 @@ class LeJEPA(Method, name="lejepa"):
             all of them for other networks, as in the paper.
         swa: decay of a weight-averaged encoder that gives the centres (the paper: a small gain for vision
             transformers); 0 for none.
+        predictor_width: width of the hidden layer of a predictor from each projection to the centre; 0 for none. The
+            paper tried one and found no use for it.
         compiled: run SIGReg on the CPU in C++ kernels, built on first use in about a second where there is a compiler.
     """
 
@@ -95,6 +104,7 @@ class LeJEPA(Method, name="lejepa"):
         num_points: int = 17,
         centre: Literal["auto", "global", "all"] = "auto",
         swa: float = 0.0,
+        predictor_width: int = 0,
         compiled: bool = False,
     ) -> None:
         if not 0 <= weight <= 1:
@@ -107,6 +117,8 @@ class LeJEPA(Method, name="lejepa"):
             raise ValueError(f"centre: expected 'auto', 'global' or 'all', got {centre!r}")
         if not 0 <= swa < 1:
             raise ValueError(f"swa: expected a decay from 0 to below 1, got {swa}")
+        if predictor_width < 0:
+            raise ValueError(f"predictor_width: expected at least 0, got {predictor_width}")
         super().__init__(backbone, density_dim=dim)
         self.projector = projector_mlp(feature_dim(backbone), projector_width, dim, projector_layers)
         self.sigreg = SIGReg(EppsPulley(t_max, num_points, compiled=compiled), num_slices, compiled=compiled)
@@ -119,6 +131,7 @@ class LeJEPA(Method, name="lejepa"):
             network = nn.Sequential(backbone, self.projector)
             self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(swa), use_buffers=True)
             self.average.requires_grad_(False)
+        self.predictor = projector_mlp(dim, predictor_width, dim, 2) if predictor_width else None
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         z = encode_views(nn.Sequential(self.backbone, self.projector), views)  # (V, N, D)
@@ -127,7 +140,10 @@ class LeJEPA(Method, name="lejepa"):
         if self.average is not None:
             with torch.no_grad():
                 centres = encode_views(self.average, views[:num_centres]).mean(0)
-        return lejepa_loss(z, num_centres, self.sigreg, self.weight, centres)
+        predictions = None
+        if self.predictor is not None:  # BatchNorm takes dim 1 for channels
+            predictions = self.predictor(z.flatten(0, 1)).unflatten(0, z.shape[:2])
+        return lejepa_loss(z, num_centres, self.sigreg, self.weight, centres, predictions)
 
     def encode(self, images: Tensor) -> dict[str, Tensor]:
         h = self.backbone(images)
