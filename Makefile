@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format benchmarks clean
+.PHONY: demo test lint format docs benchmarks clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -24,6 +24,9 @@ format: .venv/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: .venv/installed
+	$(BIN)/mkdocs build --strict --quiet
+
 .venv/benchmarks: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[benchmarks]'
 	touch $@
@@ -39,4 +42,4 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.bank
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
