@@ -158,7 +158,8 @@ def train(
             warn_of_batch_norm(model, lightning)
             module = TrainingModule(model.method, views, optimizer, lr, weight_decay, warmup_epochs, seed)
             watches = _watches(model, source, watch_every, stop_on_collapse, seed)
-            lightning.callbacks += [*watches, Progress(progress), RunFolder(folder, model)]
+            ours = [*watches, Progress(progress), RunFolder(folder, model)]
+            lightning.callbacks += ours  # type: ignore[attr-defined]  # Lightning's connector gives it this list
             keep_freed_memory()
             model.method.train()
             checkpoint = folder / "checkpoint.ckpt" if resume else None
@@ -291,6 +292,7 @@ def _fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoin
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")  # reading from memory needs none
             warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
+            warnings.filterwarnings("ignore", ".*recommended to use `self.log.*sync_dist=True.*")  # one rank has these
             trainer.fit(module, datamodule=batches, ckpt_path=checkpoint, weights_only=True)
     except SystemExit:  # how Lightning answers Ctrl-C
         if not trainer.interrupted:
