@@ -103,11 +103,13 @@ def main() -> None:
     base = {name: getattr(options, name) for name in ("batch", "dim", "slices", "ranks")}
     columns = {"": {}} | {name: {name: 2 * value} for name, value in base.items()} | {"8 ranks": {"ranks": 8}}
     print(", ".join(f"{name} {value}" for name, value in base.items()) + "; then each of them doubled, and 8 ranks\n")
-    print("| kB sent per rank and step | collectives | as above | " + " | ".join(f"2 {name}" for name in base), end="")
+    print(
+        "| kB sent per rank and step | collectives | as above | " + " | ".join(f"{name} x 2" for name in base), end=""
+    )
     print(" | 8 ranks |\n" + "| --- " * (len(columns) + 2) + "|")
     for variant in options.methods:
         found = [ledger_of(variant, **(base | change)) for change in columns.values()]
-        cells = [f"{sum(ledger.sent.values()) / 1e3:.1f}" for ledger in found]
+        cells = [f"{sum(ledger.sent.values()) / 1e3:.3g}" for ledger in found]
         print(f"| {variant} | {found[0].calls} | " + " | ".join(cells) + " |", flush=True)
 
 
