@@ -21,7 +21,11 @@ class BatchKey(NamedTuple):
 
 
 class EpochBatches(Sampler[BatchKey]):
-    """The batches of one epoch on one rank. A resumed run needs no replay: `set_epoch` says all there is to know."""
+    """The batches of one epoch on one rank. A resumed run needs no replay: `set_epoch` says all there is to know.
+
+    Those of all ranks, joined in the order of ranks, are one process's with a batch `world_size` times as large. What
+    would not fill a batch on every rank is dropped: no rank is ever short of images, or of a step.
+    """
 
     def __init__(self, length: int, batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         self.length, self.batch_size, self.seed = length, batch_size, seed

@@ -8,6 +8,8 @@
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import rows_of_all_ranks, sum_over_ranks, var_mean
+
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .lejepa import projector_mlp
 from .stacks import average, check_counts, check_not_negative, check_stack, unordered_pairs
@@ -26,14 +28,15 @@ def barlow_twins_loss(z: Tensor, num_global: int, weight: float = 5e-3, eps: flo
     check_stack("z", z, num_global, least=2)
     check_not_negative(weight=weight, eps=eps)
     z = at_least_float32(z)
-    variance, mean = torch.var_mean(z, 1, correction=0, keepdim=True)
+    variance, mean = var_mean(z, 1, correction=0)
     z = (z - mean) / (variance + eps).sqrt()
-    return average([_barlow_twins(z[i], z[j], weight) for i, j in unordered_pairs(len(z), num_global)])
+    images = rows_of_all_ranks(z, 1)
+    return average([_barlow_twins(z[i], z[j], weight, images) for i, j in unordered_pairs(len(z), num_global)])
 
 
-def _barlow_twins(z1: Tensor, z2: Tensor, weight: float) -> dict[str, Tensor]:
+def _barlow_twins(z1: Tensor, z2: Tensor, weight: float, images: int | Tensor) -> dict[str, Tensor]:
     with torch.autocast(z1.device.type, enabled=False):
-        correlation = z1.mT @ z2 / len(z1)  # (D, D)
+        correlation = sum_over_ranks(z1.mT @ z2) / images  # (D, D)
     invariance = (1 - correlation.diagonal()).square().sum()
     diagonal = torch.eye(len(correlation), dtype=torch.bool, device=z1.device)
     redundancy = correlation.masked_fill(diagonal, 0).square().sum()

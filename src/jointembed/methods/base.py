@@ -62,7 +62,10 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
-        """The loss over V views, each (N, C, H, W), the global ones first: a mapping with "loss" and its terms."""
+        """The loss over V views, each (N, C, H, W), the global ones first: a mapping with "loss" and its terms.
+
+        In `torch.distributed` N counts the images of this rank; the loss is that of all ranks' images together.
+        """
 
     @abstractmethod
     def encode(self, images: Tensor) -> dict[str, Tensor]:

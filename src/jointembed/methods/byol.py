@@ -26,7 +26,8 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """
     check_targets(predictions, targets)
     p, z = (F.normalize(at_least_float32(x), dim=-1) for x in (predictions, targets.detach()))
-    found = average([{"cosine": (p[i] * z[j]).sum(-1).mean()} for i, j in directed_pairs(len(p), len(z))])
+    pairs = directed_pairs(len(p), len(z))
+    found = average([{"cosine": (p[i] * z[j]).sum(-1).mean()} for i, j in pairs], p.shape[1])
     return {"loss": 4 - 4 * found["cosine"]} | found
 
 

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointembed._distributed import mean_over_ranks
+
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .stacks import average, check_above_zero, check_counts, check_not_negative, check_targets, directed_pairs
 from .swav import cross_entropy
@@ -48,7 +50,7 @@ def dino_loss(
     log_teacher = ((targets - centre.detach().to(targets)) / teacher_temperature).log_softmax(-1)
     log_student = (at_least_float32(predictions) / student_temperature).log_softmax(-1)
     pairs = directed_pairs(len(log_student), len(log_teacher))
-    return average([cross_entropy(log_teacher[j], log_student[i]) for i, j in pairs])
+    return average([cross_entropy(log_teacher[j], log_student[i]) for i, j in pairs], predictions.shape[1])
 
 
 class NormalisedLinear(nn.Module):
@@ -144,7 +146,7 @@ class DINO(Method, name="dino"):
             targets = encode_views(self.teacher, views[:num_global])  # (G, N, K)
         terms = dino_loss(predictions, targets, self.centre, self.student_temperature, self.temperature())
         if self.training:  # after the loss: this batch is centred by those before it
-            self.centre.lerp_(targets.mean((0, 1)), 1 - self.centre_momentum)
+            self.centre.lerp_(mean_over_ranks(targets.mean((0, 1)), targets.shape[1]), 1 - self.centre_momentum)
         return terms
 
     def temperature(self) -> float:

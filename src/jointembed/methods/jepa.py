@@ -27,7 +27,8 @@ def jepa_loss(predictions: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """
     check_targets(predictions, targets)
     p, z = at_least_float32(predictions), at_least_float32(targets.detach())
-    return average([{"loss": (p[i] - z[j]).square().mean()} for i, j in directed_pairs(len(p), len(z))])
+    pairs = directed_pairs(len(p), len(z))
+    return average([{"loss": (p[i] - z[j]).square().mean()} for i, j in pairs], p.shape[1])
 
 
 class JEPA(Method, name="jepa"):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from jointembed._distributed import mean_over_ranks
 from jointembed.normality import EppsPulley, SIGReg
 
 from .base import Method, at_least_float32, encode_views, feature_dim
@@ -49,7 +50,7 @@ def lejepa_loss(
     if centres is None:
         centres = z[:num_global].mean(0)
     predictions = z if predictions is None else at_least_float32(predictions)
-    prediction = (centres - predictions).square().mean()
+    prediction = mean_over_ranks((centres - predictions).square().mean(), z.shape[1])
     regularity = sigreg(z)
     return {
         "loss": (1 - weight) * prediction + weight * regularity,

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 
+from jointembed._distributed import mean_over_ranks
 from jointembed.distributions import GaussianMixture, PolarStudentT
 from jointembed.normality import EppsPulley, SIGReg
 
@@ -127,7 +128,7 @@ def over_pairs(log_prob: Callable[[Tensor], Tensor], z: Tensor, num_global: int,
     for shift in range(1, len(z)):
         other = (torch.arange(len(z), device=z.device) + shift) % len(z)
         parts.append(log_prob(targets[other])[other < num_global])
-    return torch.cat(parts).mean()
+    return mean_over_ranks(torch.cat(parts).mean(), z.shape[1])
 
 
 def _total(nll: Tensor, regularity: Tensor, weight: float) -> dict[str, Tensor]:

@@ -76,7 +76,7 @@ class MoCo(Method, name="moco-v2"):
         self.teacher = Teacher(nn.Sequential(backbone, self.projector))
         self.bank = ParticleBank(bank, dim, "fifo")
         self.temperature, self.ema, self.symmetric = temperature, ema, symmetric
-        self.seen: Tensor | None = None  # this step's keys, for the queue
+        self.seen: Tensor | None = None  # this step's keys (G, N, D), for the queue
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         if len(views) < 2:
@@ -90,7 +90,7 @@ class MoCo(Method, name="moco-v2"):
         for j in range(sources):
             others = [i - first for i in range(first, len(views)) if i != j]
             found.append(moco_loss(queries[others], keys[j], self.bank.contents, self.temperature))
-        self.seen = keys.flatten(0, 1)
+        self.seen = keys
         return average(found)
 
     def encode(self, images: Tensor) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointembed._distributed import gather_rows
+
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .lejepa import projector_mlp
 from .stacks import average, check_above_zero, check_counts, check_stack, unordered_pairs
@@ -27,15 +29,18 @@ def nt_xent_loss(z: Tensor, num_global: int, temperature: float = 0.1) -> dict[s
     check_stack("z", z, num_global)
     check_above_zero(temperature=temperature)
     z = F.normalize(at_least_float32(z), dim=-1)
-    return average([_nt_xent(z[i], z[j], temperature) for i, j in unordered_pairs(len(z), num_global)])
+    pairs = unordered_pairs(len(z), num_global)
+    return average([_nt_xent(z[i], z[j], temperature) for i, j in pairs], z.shape[1])
 
 
 def _nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> dict[str, Tensor]:
     z = torch.cat([z1, z2])  # (2N, D)
+    others, first = gather_rows(z)  # of all ranks, z among them
     with torch.autocast(z.device.type, enabled=False):
-        similarity = z @ z.mT / temperature
+        similarity = z @ others.mT / temperature
     # No view is its own negative. The positive is in the denominator, once: 2N - 1 terms.
-    similarity = similarity.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+    itself = torch.arange(first, first + len(z), device=z.device)[:, None]
+    similarity = similarity.scatter(1, itself, -torch.inf)
     alignment = -(z1 * z2).sum(-1).mean() / temperature
     uniformity = similarity.logsumexp(1).mean()
     return {"loss": alignment + uniformity, "alignment": alignment, "uniformity": uniformity}

@@ -24,7 +24,8 @@ def simsiam_loss(predictions: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """
     check_targets(predictions, targets)
     p, z = (F.normalize(at_least_float32(x), dim=-1) for x in (predictions, targets.detach()))
-    return average([{"loss": -(p[i] * z[j]).sum(-1).mean()} for i, j in directed_pairs(len(p), len(z))])
+    pairs = directed_pairs(len(p), len(z))
+    return average([{"loss": -(p[i] * z[j]).sum(-1).mean()} for i, j in pairs], p.shape[1])
 
 
 class SimSiam(Method, name="simsiam"):

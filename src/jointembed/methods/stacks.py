@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from jointembed._distributed import means_over_ranks, world_size
+
 
 def check_stack(name: str, z: Tensor, num_global: int | None = None, least: int = 1) -> None:
     """z is (V, N, D), with at least two views where `num_global` of them are global, of at least `least` images."""
@@ -13,7 +15,7 @@ def check_stack(name: str, z: Tensor, num_global: int | None = None, least: int 
             raise ValueError(f"{name}: expected at least two views, got {len(z)}")
         if not 1 <= num_global <= len(z):
             raise ValueError(f"num_global: expected 1 to {len(z)}, the number of views in {name}, got {num_global}")
-    if z.shape[1] < least:
+    if z.shape[1] < least and world_size() == 1:  # one is enough where other ranks have more
         raise ValueError(f"{name}: expected at least {least} images, got {z.shape[1]}")
 
 
@@ -59,6 +61,7 @@ def unordered_pairs(num_views: int, num_global: int) -> list[tuple[int, int]]:
     return [(j, i) for i, j in directed_pairs(num_views, num_global) if j < i]
 
 
-def average(terms: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each named term."""
-    return {name: torch.stack([one[name] for one in terms]).mean() for name in terms[0]}
+def average(terms: list[dict[str, Tensor]], images: int | None = None) -> dict[str, Tensor]:
+    """The mean of each named term; over ranks too, where they are means over so many images of this one."""
+    found = {name: torch.stack([one[name] for one in terms]).mean() for name in terms[0]}
+    return found if images is None else means_over_ranks(found, images)

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointembed._distributed import log_softmax_over_ranks, rank
+
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .gmje.bank import ParticleBank
 from .lejepa import projector_mlp
@@ -23,7 +25,7 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tens
     """Logarithms of the codes (N, K) for scores (N, K): each row of codes sums to 1, each column nearly to N / K.
 
     Codes maximise sum(codes * scores) + epsilon * entropy under these constraints (the paper's Eqs. 3 and 5). In
-    logarithms no scores are too large for the exponential.
+    logarithms no scores are too large for the exponential. In `torch.distributed` N counts the rows of all ranks.
     """
     if scores.ndim != 2 or 0 in scores.shape:
         raise ValueError(f"scores: expected (N, K), got shape {tuple(scores.shape)}")
@@ -31,7 +33,7 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tens
     check_counts(iterations=iterations)
     log_codes = at_least_float32(scores) / epsilon
     for _ in range(iterations):
-        log_codes = log_codes.log_softmax(0)  # equal shares for the prototypes
+        log_codes = log_softmax_over_ranks(log_codes)  # equal shares for the prototypes
         log_codes = log_codes.log_softmax(1)  # then for the images
     return log_codes
 
@@ -54,7 +56,7 @@ def swav_loss(
         temperature: of the predictions, tau.
         epsilon: of the codes' entropy.
         iterations: of Sinkhorn.
-        queue: (M, K), scores of earlier images, which take part in the assignment only.
+        queue: (M, K), scores of earlier images, which take part in the assignment only; the same on all ranks.
     """
     check_stack("scores", scores, num_global)
     check_above_zero(temperature=temperature)
@@ -63,13 +65,14 @@ def swav_loss(
     earlier = scores.new_empty(0, prototypes) if queue is None else queue.detach().to(scores)
     if earlier.ndim != 2 or earlier.shape[1] != prototypes:
         raise ValueError(f"queue: expected (M, {prototypes}) as scores have, got shape {tuple(earlier.shape)}")
+    if rank() > 0:
+        earlier = earlier[:0]  # they count once
     log_codes = [
         sinkhorn(torch.cat([view.detach(), earlier]), epsilon, iterations)[:images] for view in scores[:num_global]
     ]
     log_predictions = (scores / temperature).log_softmax(-1)
-    return average(
-        [cross_entropy(log_codes[j], log_predictions[i]) for i, j in directed_pairs(len(scores), num_global)]
-    )
+    pairs = directed_pairs(len(scores), num_global)
+    return average([cross_entropy(log_codes[j], log_predictions[i]) for i, j in pairs], images)
 
 
 def cross_entropy(log_target: Tensor, log_prediction: Tensor) -> dict[str, Tensor]:

@@ -8,6 +8,8 @@
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import mean_over_ranks, rows_of_all_ranks, sum_over_ranks, var_mean
+
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .lejepa import projector_mlp
 from .stacks import check_counts, check_not_negative, check_stack, unordered_pairs
@@ -40,11 +42,11 @@ def vicreg_loss(
     check_not_negative(invariance=invariance, variance=variance, covariance=covariance, eps=eps)
     z = at_least_float32(z)
     first, second = map(list, zip(*unordered_pairs(len(z), num_global), strict=True))
-    difference = (z[first] - z[second]).square().mean()
-    hinge = (1 - (z.var(1) + eps).sqrt()).relu().mean()
-    centred = z - z.mean(1, keepdim=True)
+    difference = mean_over_ranks((z[first] - z[second]).square().mean(), z.shape[1])
+    hinge = (1 - (var_mean(z, 1)[0] + eps).sqrt()).relu().mean()
+    centred = z - mean_over_ranks(z.mean(1, keepdim=True), z.shape[1])
     with torch.autocast(z.device.type, enabled=False):
-        matrices = centred.mT @ centred / (z.shape[1] - 1)  # (V, D, D)
+        matrices = sum_over_ranks(centred.mT @ centred) / (rows_of_all_ranks(z, 1) - 1)  # (V, D, D)
     diagonal = torch.eye(z.shape[2], dtype=torch.bool, device=z.device)
     covariances = 2 * matrices.masked_fill(diagonal, 0).square().sum((1, 2)).mean() / z.shape[2]
     return {

@@ -22,7 +22,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jointembed.distributions import MultivariateStudentT, PolarStudentT
 
-from .base import Method, encode_views, feature_dim
+from .base import Method, at_least_float32, encode_views, feature_dim
+from .stacks import average
 
 TERMS = ("direction", "radius", "kl")
 LIKELIHOODS = ("polar", "student", "gaussian")
@@ -69,7 +70,8 @@ def vje_loss(
     if detach:
         z1, z2 = z1.detach(), z2.detach()
     options = (df, likelihood, samples)
-    return _total([directed_terms(z2, posterior1, *options), directed_terms(z1, posterior2, *options)], beta, terms)
+    directions = [directed_terms(z2, posterior1, *options), directed_terms(z1, posterior2, *options)]
+    return _total(directions, len(z1), beta, terms)
 
 
 def directed_terms(target: Tensor, posterior: Normal, df: float, likelihood: str, samples: int) -> dict[str, Tensor]:
@@ -88,9 +90,9 @@ def directed_terms(target: Tensor, posterior: Normal, df: float, likelihood: str
     return terms | {"kl": kl}
 
 
-def _total(directions: list[dict[str, Tensor]], beta: float, chosen: Collection[str]) -> dict[str, Tensor]:
+def _total(directions: list[dict[str, Tensor]], images: int, beta: float, chosen: Collection[str]) -> dict[str, Tensor]:
     """The mean over the directions, and the weighted sum of the chosen terms."""
-    terms = {name: torch.stack([one[name] for one in directions]).mean() for name in directions[0]}
+    terms = average(directions, images)
     weights = {"kl": beta if "kl" in chosen else 0.0} | {
         name: float(name == "likelihood" or name in chosen) for name in terms if name != "kl"
     }
@@ -148,8 +150,8 @@ class InferenceNetwork(nn.Module):
 
     def forward(self, z: Tensor) -> Normal:
         h = self.layers(z)
-        variance = nn.functional.softplus(self.variance(h).float()) + 1e-6
-        return Normal(self.mean(h).float(), variance.sqrt(), validate_args=False)
+        variance = nn.functional.softplus(at_least_float32(self.variance(h))) + 1e-6
+        return Normal(at_least_float32(self.mean(h)), variance.sqrt(), validate_args=False)
 
 
 class VJE(Method, name="vje"):
@@ -230,7 +232,8 @@ class VJE(Method, name="vje"):
                 targets = encode_views(self.average, views[:num_global])
         pairs = [(i, j) for i in range(len(views)) for j in range(num_global) if i != j]
         options = (self.df, self.likelihood, self.samples)
-        loss = _total([directed_terms(targets[j], posteriors[i], *options) for i, j in pairs], self.beta, self.terms)
+        directions = [directed_terms(targets[j], posteriors[i], *options) for i, j in pairs]
+        loss = _total(directions, z.shape[1], self.beta, self.terms)
         return loss | {"variance": posterior.variance.detach().mean()}
 
     def encode(self, images: Tensor) -> dict[str, Tensor]:

@@ -52,7 +52,8 @@ def vsimsiam_loss(posterior: PowerSpherical, targets: Tensor, beta: float = 1.0)
         [
             {"nll": -one[i].log_prob(targets[j].detach()).mean(), "kl": kl_divergence(one[i], prior).mean()}
             for i, j in directed_pairs(len(loc), len(targets))
-        ]
+        ],
+        loc.shape[1],
     )
     return {"loss": terms["nll"] + beta * terms["kl"]} | terms
 

@@ -53,7 +53,7 @@ def vssl_loss(student: Normal, teacher: Normal, form: str = "analytic", beta: fl
     q = [Normal(m, s, validate_args=False) for m, s in zip(student.loc, student.scale, strict=True)]
     p = [Normal(m.detach(), s.detach(), validate_args=False) for m, s in zip(teacher.loc, teacher.scale, strict=True)]
     terms = _analytic_terms if form == "analytic" else _cosine_terms
-    found = average([terms(q[i], p[j]) for i, j in directed_pairs(len(q), len(p))])
+    found = average([terms(q[i], p[j]) for i, j in directed_pairs(len(q), len(p))], student.loc.shape[1])
     return {"loss": found["nll"] + beta * found["kl"]} | found
 
 

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from jointembed._distributed import alone
 from jointembed.normality import SIGReg
 
 from .checks import checked
@@ -25,6 +26,7 @@ class Gaussianity(NamedTuple):
     null: Tensor
 
 
+@alone()
 def gaussianity(
     z: Tensor,
     scale: Literal["raw", "standardised", "whitened"] = "standardised",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from jointembed._distributed import counts
 from jointembed.normality.directions import random_directions, sobol_directions
 from jointembed.normality.epps_pulley import EppsPulley
 
@@ -25,7 +26,8 @@ class _MeanOverSlices(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, directions: Tensor, test: nn.Module) -> Tensor:
         rows = z.shape[:-1].numel()  # V N
         elements = BLOCK_ELEMENTS.get(z.device.type, BLOCK_ELEMENTS_ELSEWHERE)
-        width = max(256, elements // rows)  # fewer slices at a time would make products and overheads inefficient
+        # Fewer slices at a time would make products and overheads inefficient. Ranks test the same ones together.
+        width = max(256, elements // max(counts(rows, z.device)))
         differentiate = ctx.needs_input_grad[0]
         total = z.new_zeros(())
         gradient = None
@@ -55,7 +57,8 @@ class SIGReg(nn.Module):
 
     Each call in training mode draws new directions, a pure function of (seed, dim, step): all ranks draw the same, and
     a run resumed from its ``state_dict``, which holds ``step``, goes on with the directions it would have drawn. In
-    eval mode ``step`` stands still.
+    eval mode ``step`` stands still. In `torch.distributed` all ranks' embeddings are tested as one batch, by
+    `EppsPulley`; other tests see each rank's own.
 
     Args:
         test: A module (..., N, M) -> (..., M), by default ``EppsPulley(compiled=compiled)``.

@@ -10,6 +10,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor
 
+from jointembed._distributed import alone
 from jointembed._files import atomic
 from jointembed.data import Source
 from jointembed.metrics import Geometry, geometry, knn_predict
@@ -25,14 +26,17 @@ class RunFolder(Checkpoint):
         self.folder, self.model = folder, model
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        with atomic(self.folder / "checkpoint.ckpt") as path:
+        checkpoint = self.folder / "checkpoint.ckpt"
+        if not trainer.is_global_zero:
+            trainer.save_checkpoint(checkpoint)  # writes nothing; strategies may want all ranks for it
+            return
+        with atomic(checkpoint) as path:
             trainer.save_checkpoint(path)
-        if trainer.is_global_zero:
-            self.model.save(self.folder)
+        self.model.save(self.folder)
 
 
 class Watch(Callback):
-    """Base of callbacks that look at a fixed set of images after an epoch."""
+    """Base of callbacks that look at a fixed set of images after an epoch, once: on the first rank."""
 
     def __init__(self, model: Model, source: Source, every: int) -> None:
         self.model, self.source, self.every = model, source, every
@@ -43,7 +47,8 @@ class Watch(Callback):
 
     def features(self) -> Tensor:
         """Features in the space people will use, as they will be computed: in evaluation mode."""
-        z = self.model.embed(self.source, progress=False)
+        with alone():
+            z = self.model.embed(self.source, progress=False)
         self.model.method.train()
         return z
 
@@ -52,7 +57,7 @@ class OnlineKNN(Watch):
     """k-NN accuracy on a fifth of the images, the rest as bank: labels watch the training, and never enter it."""
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if not self.due(trainer):
+        if not self.due(trainer) or not trainer.is_global_zero:
             return
         z, labels, cut = self.features(), self.source.labels, len(self.source) // 5
         assert labels is not None
@@ -70,14 +75,19 @@ class CollapseWatch(Watch):
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not self.due(trainer):
             return
+        words = self.look(trainer, module) if trainer.is_global_zero else ""
+        if self.stop and trainer.strategy.reduce_boolean_decision(bool(words), all=False):  # ranks stop together
+            trainer.should_stop = True
+
+    def look(self, trainer: L.Trainer, module: L.LightningModule) -> str:
+        """What is wrong, or nothing."""
         z = self.features()
         found = geometry(z)
         values = {"effective_rank": found.effective_rank, "feature_std": found.std, "feature_norm": found.norm}
         module.log_dict(values, rank_zero_only=True)
         if words := diagnosis(found, z.shape[1]):
             log.warning("collapse after epoch %d: %s", trainer.current_epoch + 1, words)
-            if self.stop:
-                trainer.should_stop = True
+        return words
 
 
 def diagnosis(found: Geometry, dim: int) -> str:
@@ -145,7 +155,7 @@ class Progress(Callback):
         rate = self.images * trainer.world_size / seconds
         left = seconds / trainer.global_step * (steps - trainer.global_step)
         module.log_dict({"images_per_second": rate, "minutes": seconds / 60}, rank_zero_only=True)
-        metrics = {
+        metrics = {  # on all ranks, who exchange them here
             k: float(v) for k, v in trainer.callback_metrics.items() if k not in ("images_per_second", "minutes")
         }
         # Lightning goes on showing what was last measured: say only what is new.

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.loggers.csv_logs import _ExperimentWriter
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 
 class _AppendingWriter(_ExperimentWriter):
@@ -27,6 +29,7 @@ class MetricsFile(CSVLogger):
         super().__init__(folder, name="", version="")
 
     @property
+    @rank_zero_experiment
     def experiment(self) -> Any:
         if self._experiment is None:
             self._experiment = _AppendingWriter(self.log_dir)
@@ -35,6 +38,7 @@ class MetricsFile(CSVLogger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """config.json has them."""
 
+    @rank_zero_only
     def save(self) -> None:
         self.experiment.save()
 
@@ -54,3 +58,15 @@ def log_file(path: Path) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         handler.close()
+
+
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """The package logs nothing less: for ranks whose first has said it already."""
+    logger = logging.getLogger("jointembed")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

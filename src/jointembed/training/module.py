@@ -1,4 +1,4 @@
-"""The Lightning module: views, loss, optimiser, schedule. Nothing here knows which method it trains."""
+"""The Lightning modules: batches, views, loss, optimiser, schedule. Nothing here knows which method it trains."""
 
 import math
 from typing import Any
@@ -8,14 +8,35 @@ import numpy as np
 import torch
 from timm.optim import create_optimizer_v2
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from jointembed.data.loading import GrowingViews
+from jointembed._distributed import rank, world_size
+from jointembed.data import Source
+from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, num_workers
 from jointembed.methods import Method
 from jointembed.methods.base import Clock
 
 
 class Diverged(FloatingPointError):
     """The loss became NaN or infinite."""
+
+
+class Batches(L.LightningDataModule):
+    """The loader, made when ranks know their numbers: in each process, once it has met the others."""
+
+    def __init__(self, source: Source, views: GrowingViews, batch_size: int, seed: int) -> None:
+        super().__init__()
+        self.source, self.views, self.batch_size, self.seed = source, views, batch_size, seed
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        workers = num_workers(self.source)
+        return DataLoader(
+            BatchReader(self.source, self.views, self.seed, rank()),
+            sampler=EpochBatches(len(self.source), self.batch_size, self.seed, rank(), world_size()),
+            batch_size=None,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
 
 
 class TrainingModule(L.LightningModule):
@@ -55,7 +76,7 @@ class TrainingModule(L.LightningModule):
                 f"the loss is not finite at step {self.global_step} (epoch {self.current_epoch}): {values}. "
                 "The last good checkpoint is kept; try a smaller learning rate, or --precision 32"
             )
-        self.log_dict(terms, on_step=False, on_epoch=True, batch_size=len(views[0]))
+        self.log_dict(terms, on_step=False, on_epoch=True, batch_size=len(views[0]), sync_dist=True)
         return terms["loss"]
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:

@@ -15,17 +15,17 @@ import lightning as L
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
-from torch.utils.data import DataLoader
 
 from jointembed import __version__, methods
-from jointembed._distributed import rank, world_size
+from jointembed._distributed import alone
 from jointembed.data import Source, Views, open_source
-from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, channel_statistics, num_workers
+from jointembed.data.loading import GrowingViews, channel_statistics
 from jointembed.model import Config, Model
 
 from .callbacks import CollapseWatch, OnlineKNN, Progress, RunFolder
-from .logs import MetricsFile, log_file
-from .module import TrainingModule
+from .logs import MetricsFile, log_file, only_errors
+from .module import Batches, TrainingModule
+from .processes import fitting_batch, share, warn_of_batch_norm
 
 log = logging.getLogger("jointembed")
 
@@ -62,6 +62,9 @@ def train(
     labels: Any = None,
     root: str | Path | None = None,
     progress: bool = True,
+    devices: int | str = 1,
+    strategy: str = "auto",
+    num_nodes: int = 1,
     trainer: dict[str, Any] | None = None,
     **method_options: Any,
 ) -> Model:
@@ -73,7 +76,7 @@ def train(
         backbone: a small network ("resnet10-narrow"), any timm or torchvision name, or a module giving (N, D).
         epochs: passes over the data.
         out: the run folder; by default runs/ with the method and the time.
-        batch_size: images per step; each is seen once per view.
+        batch_size: images per step, of each process where there are several; each is seen once per view.
         image_size: side of the images the model is made for; by default their own, at most 96.
         view_size: side of the global views in training; by default image_size. A random crop enlarges what it shows, so
             views of about three quarters of image_size show things about as large as whole images, for half the work.
@@ -96,19 +99,26 @@ def train(
         labels: one integer per image, used only to watch and evaluate.
         root: where torchvision data sets are, or go.
         progress: show a progress bar on a terminal.
-        trainer: further arguments of lightning.Trainer: accelerator, devices, gradient_clip_val, ...
+        devices: processes on this machine, one for each GPU, or sharing the CPU; "auto" for all GPUs there are. Losses
+            and whatever follows the batch are those of all processes' images together, as one process would have them;
+            so are BatchNorm's statistics on GPUs, while on CPUs each process has its own. Views and other random
+            numbers differ between processes.
+        strategy: Lightning's, e.g. "ddp": by default what suits the devices.
+        num_nodes: machines, on each of which the same command is started.
+        trainer: further arguments of lightning.Trainer: accelerator, gradient_clip_val, ...
         **method_options: options of the method.
     """
     arguments = dict(locals())
     _check_arguments(arguments)
     cls = methods.get(method)
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _check_folder(folder, resume)
+    processes = {"devices": devices, "strategy": strategy, "num_nodes": num_nodes}
+    lightning = _trainer(folder, epochs, precision, processes | (trainer or {}))
+    if lightning.is_global_zero:  # others come when the first has begun to write
+        _check_folder(folder, resume)
     whole = open_source(data, labels=labels, root=root)
     source, held_out = _hold_out(whole, hold_out, seed)
-    if len(source) < batch_size:
-        log.warning("batch_size: %d is more than the %d images; using %d", batch_size, len(source), len(source))
-        batch_size = len(source)
+    batch_size = fitting_batch(batch_size, len(source), lightning.world_size)
     if image_size is None:
         image_size = min(LARGEST_DEFAULT_SIZE, *(source.image_size or (LARGEST_DEFAULT_SIZE,)))
     mean, std = channel_statistics(source)
@@ -128,40 +138,37 @@ def train(
         std=std,
         source_size=list(whole.image_size) if whole.image_size else None,
         training={k: v for k, v in arguments.items() if k not in _NOT_RECORDED}
-        | {"batch_size": batch_size, "data": source.name, "images": len(source), "versions": versions()},
+        | {"batch_size": batch_size, "processes": lightning.world_size}
+        | {"data": source.name, "images": len(source), "versions": versions()},
     )
     if resume:
         _check_same(folder, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = config.build(backbone if isinstance(backbone, nn.Module) else None)
-        if not resume:
+        if not resume and lightning.is_global_zero:
             model.save(folder)
-        with log_file(folder / "log.txt"):
+        with log_file(folder / "log.txt") if lightning.is_global_zero else only_errors():
             parameters = sum(p.numel() for p in model.method.parameters()) / 1e6
             log.info(
                 "%s, %.2f M parameters, %d images of %s, into %s", model, parameters, len(source), source.name, folder
             )
             for name, reason in source.skipped:
                 log.warning("skipped %s: %s", name, reason)
+            warn_of_batch_norm(model, lightning)
             module = TrainingModule(model.method, views, optimizer, lr, weight_decay, warmup_epochs, seed)
-            callbacks = [
-                *_watches(model, source, watch_every, stop_on_collapse, seed),
-                Progress(progress),
-                RunFolder(folder, model),
-            ]
+            watches = _watches(model, source, watch_every, stop_on_collapse, seed)
+            ours = [*watches, Progress(progress), RunFolder(folder, model)]
+            lightning.callbacks += ours  # type: ignore[attr-defined]  # Lightning's connector gives it this list
             keep_freed_memory()
             model.method.train()
-            lightning = _trainer(folder, epochs, precision, callbacks, trainer or {})
-            _fit(
-                lightning,
-                module,
-                _loader(source, views, batch_size, seed),
-                folder / "checkpoint.ckpt" if resume else None,
-            )
-            _finish(model, source, held_out, folder)
+            checkpoint = folder / "checkpoint.ckpt" if resume else None
+            _fit(lightning, module, Batches(source, views, batch_size, seed), checkpoint)
+            if lightning.is_global_zero:
+                _finish(model, source, held_out, folder)
             if lightning.interrupted:
                 raise KeyboardInterrupt
+            share(model, lightning)
     return model
 
 
@@ -184,6 +191,9 @@ _NOT_RECORDED = (
     "root",
     "resume",
     "progress",
+    "devices",
+    "strategy",
+    "num_nodes",
     "method_options",
 )
 _MAY_CHANGE = ("epochs", "watch_every", "stop_on_collapse", "trainer", "versions")  # between a run and its resumption
@@ -235,17 +245,6 @@ def _watches(model: Model, source: Source, every: int, stop: bool, seed: int) ->
     return watches
 
 
-def _loader(source: Source, views: GrowingViews, batch_size: int, seed: int) -> DataLoader[Any]:
-    workers = num_workers(source)
-    return DataLoader(
-        BatchReader(source, views, seed, rank()),
-        sampler=EpochBatches(len(source), batch_size, seed, rank(), world_size()),
-        batch_size=None,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-    )
-
-
 def keep_freed_memory() -> None:
     """Keep glibc from mapping large blocks anew, and returning them, in every step.
 
@@ -268,34 +267,33 @@ def best_precision() -> str:
     return "bf16-mixed" if native else "32-true"
 
 
-def _trainer(
-    folder: Path, epochs: int, precision: str, callbacks: list[L.Callback], options: dict[str, Any]
-) -> L.Trainer:
+def _trainer(folder: Path, epochs: int, precision: str, options: dict[str, Any]) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     loggers = [MetricsFile(folder), TensorBoardLogger(folder, name="", version="tensorboard")]
     defaults = {
         "max_epochs": epochs,
         "precision": best_precision() if precision == "auto" else precision,
         "logger": loggers,
-        "callbacks": callbacks,
         "default_root_dir": folder,
-        "devices": 1,
         "log_every_n_steps": 1,
+        "sync_batchnorm": torch.cuda.is_available() and options.get("accelerator") != "cpu",
         "use_distributed_sampler": False,  # EpochBatches knows ranks
+        "enable_checkpointing": False,  # RunFolder writes them
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
     return L.Trainer(**{**defaults, **options})
 
 
-def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], checkpoint: Path | None) -> None:
+def _fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint: Path | None) -> None:
     """Lightning's fit; on Ctrl-C it returns, so that the model can be finished and saved."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")  # reading from memory needs none
             warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
-            trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=True)
+            warnings.filterwarnings("ignore", ".*recommended to use `self.log.*sync_dist=True.*")  # one rank has these
+            trainer.fit(module, datamodule=batches, ckpt_path=checkpoint, weights_only=True)
     except SystemExit:  # how Lightning answers Ctrl-C
         if not trainer.interrupted:
             raise
@@ -304,6 +302,7 @@ def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], ch
         signal.signal(signal.SIGINT, handler)
 
 
+@alone()
 def _finish(model: Model, source: Source, held_out: Source | None, folder: Path) -> None:
     """Fit the density of the training embeddings, keep the scores of known images, and save for the last time."""
     some = source.subset(torch.linspace(0, len(source) - 1, min(len(source), DENSITY_IMAGES)).long())

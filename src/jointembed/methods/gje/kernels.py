@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jointembed._distributed import world_size
 from jointembed.methods.base import at_least_float32
 
 Kernel = Literal["rbf", "linear", "matern12", "matern32", "matern52"]
@@ -25,7 +26,7 @@ def full_precision(
     @wraps(function)
     def checked(z_context: Tensor, z_target: Tensor, *args: P.args, **kwargs: P.kwargs) -> R:
         for name, z in (("z_context", z_context), ("z_target", z_target)):
-            if z.ndim != 2 or len(z) < 2:
+            if z.ndim != 2 or len(z) < (2 if world_size() == 1 else 1):
                 raise ValueError(f"{name}: expected (B, D) with at least two rows, got shape {tuple(z.shape)}")
             if not z.isfinite().all():
                 raise ValueError(f"{name}: expected finite numbers, got {int((~z.isfinite()).sum())} that are not")

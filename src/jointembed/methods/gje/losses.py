@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jointembed._distributed import gather_rows, mean_over_ranks, rows_of_all_ranks, sum_over_ranks
+
 from .kernels import (
     add_diagonal,
     check_features,
@@ -46,6 +48,7 @@ def dual_gje_loss(
         noise: sigma^2, a variance; it is the jitter as well.
     """
     check_kernel(kernel, lengthscale=lengthscale, amplitude=amplitude, noise=noise)
+    z_context, z_target = gather_rows(z_context)[0], gather_rows(z_target)[0]
     covariance = add_diagonal(gram(z_context, None, kernel, lengthscale, amplitude), noise)  # (B, B)
     factor = cholesky(covariance, "noise", noise)
     whitened = torch.linalg.solve_triangular(factor, z_target, upper=False)
@@ -80,14 +83,14 @@ def rff_gje_loss(
     check_kernel(kernel, lengthscale=lengthscale, amplitude=amplitude, noise=noise)
     check_features(num_features)
     features = fourier_features(z_context, num_features, kernel, lengthscale, amplitude, seed)  # (B, D)
-    factor = cholesky(add_diagonal(features.mT @ features, noise), "noise", noise)  # of A, (D, D)
-    weights = torch.cholesky_solve(features.mT @ z_target, factor)  # A^-1 Phi^T Z_t, (D, d_t)
+    factor = cholesky(add_diagonal(sum_over_ranks(features.mT @ features), noise), "noise", noise)  # of A, (D, D)
+    weights = torch.cholesky_solve(sum_over_ranks(features.mT @ z_target), factor)  # A^-1 Phi^T Z_t, (D, d_t)
     # Eq. 68 is |Z_t|^2 - Tr(Z_t^T Phi A^-1 Phi^T Z_t), over noise: a difference of nearly equal numbers. It is the
     # minimum over W of |Z_t - Phi W|^2 + noise |W|^2, over noise, at these weights: a sum of squares.
     residual = z_target - features @ weights
-    fit = 0.5 * (residual.square().sum() / noise + weights.square().sum())
+    fit = 0.5 * (sum_over_ranks(residual.square().sum()) / noise + weights.square().sum())
     # log|K| = log|A| + (B - D) log noise (Eq. 69)
-    spare = len(features) - features.shape[1]
+    spare = rows_of_all_ranks(features) - features.shape[1]
     log_noise = torch.as_tensor(noise, dtype=fit.dtype, device=fit.device).log()
     volume = z_target.shape[1] * (factor.diagonal().log().sum() + 0.5 * spare * log_noise)
     return {"loss": fit + volume, "fit": fit, "volume": volume}
@@ -121,7 +124,7 @@ def primal_gje_loss(
         raise ValueError(f"z_target: expected {tuple(z_context.shape)} as z_context has, got {tuple(z_target.shape)}")
     weight = z_context.shape[1] if alignment_weight is None else alignment_weight
     z_context, z_target = F.normalize(z_context, dim=1), F.normalize(z_target, dim=1)
-    alignment = (z_context - z_target).square().sum(1).mean()
+    alignment = mean_over_ranks((z_context - z_target).square().sum(1).mean(), len(z_context))
     if entropy == "joint":
         volume = half_log_det(torch.cat([z_context, z_target], 1), jitter)
     else:
@@ -156,7 +159,8 @@ def hsic_loss(
     if lengthscale is not None:
         check_kernel("rbf", lengthscale=lengthscale)
     context, target = (
-        gram(z, None, "rbf", median_distance(z) if lengthscale is None else lengthscale) for z in (z_context, z_target)
+        gram(z, None, "rbf", median_distance(z) if lengthscale is None else lengthscale)
+        for z in (gather_rows(z_context)[0], gather_rows(z_target)[0])
     )
     dependence = _hsic(context, target)
     if normalised:
@@ -179,7 +183,7 @@ def whiten(z: Tensor, jitter: float) -> Tensor:
 
 
 def _moment_factor(z: Tensor, jitter: float) -> Tensor:
-    moment = z.mT @ z / len(z)
+    moment = sum_over_ranks(z.mT @ z) / rows_of_all_ranks(z)
     return cholesky(add_diagonal(moment, jitter * moment.detach().diagonal().mean()), "jitter", jitter)
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.distributions import Independent, MultivariateNormal, Normal
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from jointembed.methods.base import Method, encode_views, feature_dim
+from jointembed._distributed import everywhere, gather_rows, mean_over_ranks, rows_of_all_ranks, sum_over_ranks
+from jointembed.methods.base import Method, at_least_float32, encode_views, feature_dim
 from jointembed.methods.lejepa import projector_mlp
 
 from .kernels import Kernel, add_diagonal, check_features, check_kernel
@@ -123,20 +124,21 @@ class GJE(Method, name="gje"):
         if self.average is not None:
             with torch.no_grad():
                 targets = self._project(self.average, views[:num_global])
-        if not (z.isfinite().all() and targets.isfinite().all()):
-            return {"loss": z.sum() + targets.sum()}  # the trainer knows what to say
+        if not everywhere(z.isfinite().all() & targets.isfinite().all()):
+            return {"loss": sum_over_ranks(z.sum() + targets.sum())}  # the trainer knows what to say
         pairs = [(z[i], targets[j]) for i in range(len(views)) for j in range(num_global) if i != j]
         if self.training:
-            self._remember(*(torch.cat([pair[side].detach() for pair in pairs]) for side in (0, 1)))
+            self._remember(*(torch.stack([pair[side].detach() for pair in pairs]) for side in (0, 1)))
         directions = [self._terms(*pair) for pair in pairs]
         terms = {name: torch.stack([one[name] for one in directions]).mean() for name in directions[0]}
         if self.average is None:
             return terms
         process = {name: value.detach() for name, value in self._process().items() if name != "kernel"}
-        return {name: value / z[0].numel() for name, value in terms.items()} | process  # per number, as a mean is
+        numbers = rows_of_all_ranks(z, 1) * z.shape[2]
+        return {name: value / numbers for name, value in terms.items()} | process  # per number, as a mean is
 
     def _project(self, network: nn.Module, views: list[Tensor]) -> Tensor:
-        return F.normalize(encode_views(network, views).float(), dim=-1)
+        return F.normalize(at_least_float32(encode_views(network, views)), dim=-1)
 
     def _process(self) -> dict[str, Any]:
         """The Gaussian process's kernel, and its parameters as they are now."""
@@ -161,15 +163,16 @@ class GJE(Method, name="gje"):
 
     @torch.no_grad()
     def _remember(self, context: Tensor, target: Tensor) -> None:
-        """Move the joint moments towards those of these pairs, and put the pairs into the bank."""
-        joint = torch.cat([context, target], 1)
+        """Move the joint moments towards those of these pairs, (P, N, D) each, and put the pairs into the bank."""
+        joint = torch.cat([context, target], -1).flatten(0, 1)
         with torch.autocast(joint.device.type, enabled=False):
             moment = joint.mT @ joint / len(joint)
         for average, now in ((self.joint_mean, joint.mean(0)), (self.joint_moment, moment)):
+            now = mean_over_ranks(now, len(joint))
             average.copy_(torch.where(average.isnan(), now, average.lerp(now, 1 - MOMENT_DECAY)))
         if self.average is not None:
             for bank, new in ((self.bank_context, context), (self.bank_target, target)):
-                bank.copy_(torch.cat([bank, new])[-len(bank) :])
+                bank.copy_(torch.cat([bank, gather_rows(new, 1)[0].flatten(0, 1)])[-len(bank) :])
 
     def encode(self, images: Tensor) -> dict[str, Tensor]:
         h = self.backbone(images)

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import from_first_rank, gather_rows, means_over_ranks
+
 from ..base import at_least_float32
 
 LogScore = Callable[[Tensor, Tensor], Tensor]  # queries (B, D) and particles (M, D) to log-likelihoods (B, M)
@@ -55,7 +57,8 @@ def info_nce(
         negative = negative + log_weights.to(negative)
     alignment = -positive.mean()
     uniformity = torch.cat([positive[:, None], negative], 1).logsumexp(1).mean()
-    return {"loss": alignment + uniformity, "alignment": alignment, "uniformity": uniformity}
+    terms = {"loss": alignment + uniformity, "alignment": alignment, "uniformity": uniformity}
+    return means_over_ranks(terms, rows)
 
 
 def _dot_score(queries: Tensor, particles: Tensor, temperature: float) -> Tensor:
@@ -98,6 +101,7 @@ class ParticleBank(nn.Module):
     full, both keep everything.
 
     Random numbers are functions of (seed, step): a bank restored from its `state_dict` goes on as if uninterrupted.
+    In `torch.distributed` it is one bank: each rank gives its own batch, and all hold the same particles afterwards.
 
     Args:
         size: M.
@@ -156,15 +160,21 @@ class ParticleBank(nn.Module):
 
     def weigh(self, queries: Tensor, keys: Tensor, log_score: LogScore | None = None) -> tuple[Tensor, Tensor]:
         """The pool, (filled + B, D), bank then batch, and its normalised log-weights: Eq. 34. Changes nothing."""
-        return self._weigh(*self._check(queries, keys), log_score)
+        return self._weigh(*self._check(*self._of_all_ranks(queries, keys)), log_score)
 
     @torch.no_grad()
     def update(self, queries: Tensor, keys: Tensor, log_score: LogScore | None = None) -> None:
         """Take in the keys (B, D) of a batch; `queries` (B, D), row by row their own, weigh the particles under SMC.
 
+        Several views of the same images may come stacked, (V, B, D): first all of the first view, then the next.
         `log_score` replaces q.z / tau: for general SMC, where both are the batch's joint embeddings,
         `functools.partial(mahalanobis_score, scale_tril=L)`.
         """
+        self.take_in(*self._of_all_ranks(queries, keys), log_score)
+
+    @torch.no_grad()
+    def take_in(self, queries: Tensor, keys: Tensor, log_score: LogScore | None = None) -> None:
+        """`update` with what all ranks have alike: the rows of the whole batch."""
         queries, keys = self._check(queries, keys)
         old, batch = self.filled, len(keys)
         # Buffers are replaced and not written into: a loss over the old contents still has its backward pass.
@@ -219,7 +229,8 @@ class ParticleBank(nn.Module):
             chosen = systematic(weights, self.size, random.random())
         else:
             chosen = multinomial(weights, torch.from_numpy(random.random(self.size)))
-        return chosen.to(self.particles.device)
+        # A rounding error more or less chooses another particle: one rank decides.
+        return from_first_rank(chosen.to(self.particles.device))
 
     def statistics(self) -> dict[str, Tensor]:
         """For the log.
@@ -233,6 +244,13 @@ class ParticleBank(nn.Module):
         age = (self.step - 1 - self.born[:filled]).float()
         distinct = self.ess.new_tensor(len(self.ids[:filled].unique()) / filled)
         return {"ess": self.ess.clone(), "age_mean": age.mean(), "age_max": age.max(), "distinct": distinct}
+
+    def _of_all_ranks(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        def rows(x: Tensor) -> Tensor:
+            return gather_rows(x.detach(), -2)[0].flatten(0, -2) if x.ndim in (2, 3) else x  # others are refused later
+
+        everyone = rows(keys)
+        return everyone if queries is keys else rows(queries), everyone
 
     def _check(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         _check_shape("keys", keys, dim=self.dim)

@@ -1,6 +1,7 @@
 """Where the components of a mixture over joint embeddings come from: gradient, stepwise EM, neural gas, particles.
 
-All are modules whose call gives the mixture as it is now, and that `follow` the embeddings of every training step.
+All are modules whose call gives the mixture as it is now, and that `follow` the embeddings of every training step: of
+all ranks, in `torch.distributed`, so that all have the same mixture.
 """
 
 import functools
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import from_first_rank
 from jointembed.distributions import GaussianMixture
 
 from .bank import ParticleBank, mahalanobis_score
@@ -122,7 +124,7 @@ class Prototypes(nn.Module):
         self.usage[idle], sharing[idle] = self.usage[donors], sharing[donors]
         self.usage /= sharing
         deviations = self().covariances.diagonal(dim1=-2, dim2=-1).sqrt().expand_as(self.means)[donors]
-        self.means[idle] = self.means[donors] + 0.1 * deviations * torch.randn_like(deviations)
+        self.means[idle] = self.means[donors] + 0.1 * deviations * from_first_rank(torch.randn_like(deviations))
         self._share(idle, donors, sharing)
 
     def _share(self, idle: Tensor, donors: Tensor, sharing: Tensor) -> None:
@@ -248,7 +250,7 @@ class ParticlePrototypes(OnlinePrototypes):
             factor = math.sqrt(self.temperature) * torch.eye(z.shape[1], device=z.device)
         else:
             factor = torch.linalg.cholesky(self._held(self.covariances[0]))
-        self.bank.update(z, z, functools.partial(mahalanobis_score, scale_tril=factor))
+        self.bank.take_in(z, z, functools.partial(mahalanobis_score, scale_tril=factor))
         filled = self.bank.filled
         self.means[:filled] = self.bank.contents
         self.weights.zero_()[:filled] = 1 / filled

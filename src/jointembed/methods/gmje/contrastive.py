@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from jointembed._distributed import gather_rows, means_over_ranks
 from jointembed.distributions import GaussianMixture
 
 from ..base import encode_views
@@ -76,8 +77,10 @@ class GMJESMC(SphereMethod, name="gmje-smc"):
     def _terms(self, queries: Tensor, keys: Tensor) -> dict[str, Tensor]:
         if self.policy != "batch":
             return info_nce(queries, keys, self.bank.contents, self.temperature)
+        keys, first = gather_rows(keys)  # of all ranks
         scores = queries @ keys.mT / self.temperature  # the keys of the other images are the negatives
-        return {"loss": nn.functional.cross_entropy(scores, torch.arange(len(keys), device=keys.device))}
+        own = torch.arange(first, first + len(queries), device=keys.device)
+        return means_over_ranks({"loss": nn.functional.cross_entropy(scores, own)}, len(queries))
 
     def after_step(self) -> None:
         self.average.update_parameters(nn.Sequential(self.backbone, self.projector))

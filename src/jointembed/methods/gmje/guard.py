@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import covariance, world_size
+
 from ..base import at_least_float32
 
 
@@ -13,14 +15,14 @@ def gaussian_entropy(z: Tensor, memory: Tensor | None = None, jitter: float = 1e
     batch's, taken there: d(1/2 log|S|) = 1/2 Tr(S^-1 dS_batch). It stays well-behaved where a batch alone, with fewer
     images than dimensions, would have a singular covariance.
     """
-    if z.ndim != 2 or len(z) < 2:
+    if z.ndim != 2 or len(z) < (2 if world_size() == 1 else 1):
         raise ValueError(f"z: expected (N, D) with at least two rows, got shape {tuple(z.shape)}")
     z = at_least_float32(z)
     with torch.autocast(z.device.type, enabled=False):
-        covariance = z.mT.cov(correction=0)
+        spread = covariance(z)
         if memory is not None:
-            covariance = memory.to(z.dtype) + covariance - covariance.detach()
-        factor = torch.linalg.cholesky(covariance + jitter * torch.eye(z.shape[1], dtype=z.dtype, device=z.device))
+            spread = memory.to(z.dtype) + spread - spread.detach()
+        factor = torch.linalg.cholesky(spread + jitter * torch.eye(z.shape[1], dtype=z.dtype, device=z.device))
         return factor.diagonal().log().sum()
 
 
@@ -46,5 +48,5 @@ class EntropyGuard(nn.Module):
             self.steps += 1
             # The plain mean at first: nothing of the identity it starts from is left after one batch.
             share = max(1 - self.decay, 1 / int(self.steps))
-            self.memory.lerp_(z.detach().float().mT.cov(correction=0), share)
+            self.memory.lerp_(covariance(at_least_float32(z.detach())), share)
         return gaussian_entropy(z, self.memory)

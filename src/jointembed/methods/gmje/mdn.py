@@ -24,6 +24,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import mean_over_ranks
 from jointembed.distributions import GaussianMixture
 
 from ..base import at_least_float32
@@ -58,7 +59,8 @@ def mdn_loss(
             f"got batch {tuple(conditional.batch_shape)} and dimensions {tuple(conditional.event_shape)}"
         )
     width = z_target.shape[-1]
-    nll = -conditional.log_prob(z_target).mean() / width
+    rows = len(z_target)
+    nll = -mean_over_ranks(conditional.log_prob(z_target).mean(), rows) / width
     terms = {"loss": nll, "nll": nll}
     if weight:
         spread = (entropy(z_context) + entropy(z_target)) / width
@@ -67,7 +69,7 @@ def mdn_loss(
         distance = departure_from(z_context, conditional)
         terms |= {"loss": terms["loss"] + departure * distance, "departure": distance}
     if balance:
-        shares = conditional.weights.mean(0)  # (K,)
+        shares = mean_over_ranks(conditional.weights.mean(0), rows)  # (K,)
         uneven = math.log(len(shares)) + torch.special.xlogy(shares, shares).sum()
         terms |= {"loss": terms["loss"] + balance * uneven, "uneven": uneven}
     return terms
@@ -76,7 +78,7 @@ def mdn_loss(
 def departure_from(z_context: Tensor, conditional: GaussianMixture) -> Tensor:
     """The components' mean squared distance per dimension from the contexts (..., D) they were made from."""
     squares = (conditional.means - z_context.unsqueeze(-2)).square().mean(-1)  # (..., K)
-    return (conditional.weights * squares).sum(-1).mean()
+    return mean_over_ranks((conditional.weights * squares).sum(-1).mean(), z_context.shape[-2])
 
 
 class MixtureDensityNetwork(nn.Module):
@@ -185,7 +187,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         conditional = GaussianMixture.diagonal(weights, means, scales.square(), validate_args=False)
         terms = mdn_loss(context, target, conditional, self.weight, self.guard, self.departure, self.balance)
         with torch.no_grad():
-            usage = conditional.responsibilities(target).mean(0)  # (K,)
+            usage = mean_over_ranks(conditional.responsibilities(target).mean(0), len(target))  # (K,)
         return terms | {"sigma": scales.detach().mean(), "used": (usage > IDLE / len(usage)).float().mean()}
 
     def posterior(self, encoded: dict[str, Tensor]) -> GaussianMixture:

@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from jointembed._distributed import gather_rows, mean_over_ranks
 from jointembed.distributions import GaussianMixture
 
 from .components import GrowingPrototypes, OnlinePrototypes, ParticlePrototypes, Prototypes
@@ -52,7 +53,7 @@ def prototype_loss(
     z = torch.cat([z_context, z_target], dim=-1)
     if mixture.event_shape != z.shape[-1:]:
         raise ValueError(f"mixture: expected {z.shape[-1]} dimensions as the two views have, got {mixture.event_shape}")
-    nll = -mixture.log_prob(z).mean() / z.shape[-1]
+    nll = -mean_over_ranks(mixture.log_prob(z).mean(), len(z)) / z.shape[-1]
     spread = (entropy(z_context) + entropy(z_target)) / z.shape[-1]
     return {"loss": nll - weight * spread, "nll": nll, "entropy": spread}
 
@@ -119,11 +120,12 @@ class GMJE(SphereMethod, name="gmje"):
         self.guard = EntropyGuard(dim)
         self.weight, self.revive_every = weight, revive_every
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self.joint: Tensor | None = None  # this step's joint embeddings, for what follows the step
+        self.joint: Tensor | None = None  # this step's joint embeddings of all ranks, for what follows the step
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         context, target = self.pairs(views, num_global)
-        self.joint = torch.cat([context, target], -1).detach()
+        joint = torch.cat([context, target], -1).detach().unflatten(0, (-1, len(views[0])))  # (P, N, 2 D)
+        self.joint = gather_rows(joint, 1)[0].flatten(0, 1)
         if not self.prototypes.usage.any():
             self.prototypes.follow(self.joint)
         mixture = self.prototypes()

@@ -1,0 +1,41 @@
+"""What `train` sees to where there are several processes."""
+
+import logging
+
+import lightning as L
+from lightning.pytorch.utilities import rank_zero_only
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from jointembed.model import Model
+
+log = logging.getLogger("jointembed")
+
+
+def fitting_batch(batch_size: int, images: int, processes: int) -> int:
+    """At most an equal share of the images for each process."""
+    if images < processes:
+        raise ValueError(f"devices: expected at most one process for each of the {images} images, got {processes}")
+    most = images // processes
+    if batch_size > most:
+        each = f" for each of {processes} processes" if processes > 1 else ""
+        warn = rank_zero_only(log.warning)
+        warn("batch_size: %d%s is more than the %d images; using %d", batch_size, each, images, most)
+    return min(batch_size, most)
+
+
+def warn_of_batch_norm(model: Model, trainer: L.Trainer) -> None:
+    """PyTorch's SyncBatchNorm, which Lightning puts in place on GPUs, does not run on CPUs."""
+    on_gpus = trainer.strategy.root_device.type == "cuda"
+    if trainer.world_size > 1 and not on_gpus and any(isinstance(m, _BatchNorm) for m in model.method.modules()):
+        log.warning(
+            "BatchNorm: on CPUs each of the %d processes normalises by its own images only; a larger batch_size makes "
+            "that matter less",
+            trainer.world_size,
+        )
+
+
+def share(model: Model, trainer: L.Trainer) -> None:
+    """Give all ranks what the first has found."""
+    if trainer.world_size > 1:
+        state, model.reference = trainer.strategy.broadcast((model.method.state_dict(), model.reference))
+        model.method.load_state_dict(state)
