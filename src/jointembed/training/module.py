@@ -60,6 +60,19 @@ class TrainingModule(L.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.method.before_step()
+        self._check_gradient(optimizer)
+
+    def _check_gradient(self, optimizer: torch.optim.Optimizer) -> None:
+        """A finite loss may have a gradient that is not, and one step with it spoils every weight."""
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            return  # with float16 that is ordinary: the scaler skips such steps
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm):
+            raise Diverged(
+                f"the gradient is not finite at step {self.global_step} (epoch {self.current_epoch}): its norm is "
+                f"{norm.item():g}. The last good checkpoint is kept; try a smaller learning rate, or --precision 32"
+            )
 
     def on_train_batch_end(self, *args: Any) -> None:
         self.method.after_step()

@@ -8,23 +8,29 @@ import signal
 import time
 import warnings
 from dataclasses import asdict
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from timm.optim import get_optimizer_info
 from torch import nn
 from torch.utils.data import DataLoader
 
 from jointembed import __version__, methods
 from jointembed._distributed import rank, world_size
+from jointembed._text import printable
 from jointembed.data import Source, Views, open_source
-from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, channel_statistics, num_workers
+from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, Start, channel_statistics, num_workers
 from jointembed.model import Config, Model
 
-from .callbacks import CollapseWatch, OnlineKNN, Progress, RunFolder
-from .logs import MetricsFile, log_file
+from .callbacks import CollapseWatch, OnlineKNN, Progress
+from .folder import CHECKPOINT, RunFolder, WholeFiles, check_checkpoint, check_finite, check_folder
+from .logs import log_file
 from .module import TrainingModule
 
 log = logging.getLogger("jointembed")
@@ -33,6 +39,8 @@ LARGEST_DEFAULT_SIZE = 96  # larger images are trained at this side unless asked
 DENSITY_IMAGES = 20_000  # enough for the covariance of a few hundred dimensions
 REFERENCE_IMAGES = 5_000  # whose scores are kept: a percentile needs no more
 WATCHED_IMAGES = 5_000
+TERMINATED = 128 + signal.SIGTERM  # exit code 143: what a shell reports of a process that SIGTERM ended
+GRACE = 30  # seconds that workers outlive a SIGTERM
 
 
 def train(
@@ -58,7 +66,7 @@ def train(
     hold_out: float = 0.05,
     watch_every: int = 5,
     stop_on_collapse: bool = False,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     labels: Any = None,
     root: str | Path | None = None,
     progress: bool = True,
@@ -92,7 +100,8 @@ def train(
         hold_out: share of the images kept out of training: what `jointembed score` sets its alarm by. 0 for none.
         watch_every: epochs between looks at k-NN accuracy (if there are labels) and at collapse.
         stop_on_collapse: stop when the features have collapsed, instead of only warning.
-        resume: continue the run in `out` after its last whole epoch.
+        resume: continue the run in `out` after its last checkpoint: that of its last whole epoch, or the one with which
+            it answered a SIGTERM before it ended with exit code 143. "auto" begins where there is no run yet.
         labels: one integer per image, used only to watch and evaluate.
         root: where torchvision data sets are, or go.
         progress: show a progress bar on a terminal.
@@ -103,7 +112,10 @@ def train(
     _check_arguments(arguments)
     cls = methods.get(method)
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _check_folder(folder, resume)
+    going_on = check_folder(folder, resume)
+    checkpoint = folder / CHECKPOINT if going_on and (folder / CHECKPOINT).is_file() else None
+    if checkpoint:
+        check_checkpoint(checkpoint)
     whole = open_source(data, labels=labels, root=root)
     source, held_out = _hold_out(whole, hold_out, seed)
     if len(source) < batch_size:
@@ -130,12 +142,12 @@ def train(
         training={k: v for k, v in arguments.items() if k not in _NOT_RECORDED}
         | {"batch_size": batch_size, "data": source.name, "images": len(source), "versions": versions()},
     )
-    if resume:
+    if going_on:
         _check_same(folder, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = config.build(backbone if isinstance(backbone, nn.Module) else None)
-        if not resume:
+        if checkpoint is None:
             model.save(folder)
         with log_file(folder / "log.txt"):
             parameters = sum(p.numel() for p in model.method.parameters()) / 1e6
@@ -143,22 +155,18 @@ def train(
                 "%s, %.2f M parameters, %d images of %s, into %s", model, parameters, len(source), source.name, folder
             )
             for name, reason in source.skipped:
-                log.warning("skipped %s: %s", name, reason)
+                log.warning("skipped %s: %s", printable(name), printable(reason))
             module = TrainingModule(model.method, views, optimizer, lr, weight_decay, warmup_epochs, seed)
+            start = Start()
             callbacks = [
                 *_watches(model, source, watch_every, stop_on_collapse, seed),
                 Progress(progress),
-                RunFolder(folder, model),
+                RunFolder(folder, model, start),
             ]
             keep_freed_memory()
             model.method.train()
             lightning = _trainer(folder, epochs, precision, callbacks, trainer or {})
-            _fit(
-                lightning,
-                module,
-                _loader(source, views, batch_size, seed),
-                folder / "checkpoint.ckpt" if resume else None,
-            )
+            _fit(lightning, module, _loader(source, views, batch_size, seed, start), checkpoint)
             _finish(model, source, held_out, folder)
             if lightning.interrupted:
                 raise KeyboardInterrupt
@@ -190,6 +198,16 @@ _MAY_CHANGE = ("epochs", "watch_every", "stop_on_collapse", "trainer", "versions
 
 
 def _check_arguments(arguments: dict[str, Any]) -> None:
+    for name in ("epochs", "batch_size", "num_global", "watch_every", "num_local", "seed"):
+        if not isinstance(arguments[name], Integral):
+            raise ValueError(f"{name}: expected a whole number, got {arguments[name]!r}")
+    for name in ("lr", "weight_decay", "warmup_epochs", "hold_out"):
+        if not isinstance(arguments[name], Real):
+            raise ValueError(f"{name}: expected a number, got {arguments[name]!r}")
+    try:
+        get_optimizer_info(str(arguments["optimizer"]).lower().removeprefix("lookahead_"))
+    except ValueError as error:
+        raise ValueError(f"optimizer: expected a name that timm knows, got {arguments['optimizer']!r}") from error
     for name in ("epochs", "batch_size", "num_global", "watch_every", "lr"):
         if not arguments[name] > 0:
             raise ValueError(f"{name}: expected a number above 0, got {arguments[name]}")
@@ -198,19 +216,11 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
             raise ValueError(f"{name}: expected a number of at least 0, got {arguments[name]}")
     if not 0 <= arguments["hold_out"] < 1:
         raise ValueError(f"hold_out: expected a share from 0 to below 1, got {arguments['hold_out']}")
-    method = arguments["method"]
+    method = str(arguments["method"])
     known = methods.get(method).options()
     for name in arguments["method_options"]:
         if name not in known:
             raise ValueError(f"{name}: neither train nor {method} has this option; {method} has {', '.join(known)}")
-
-
-def _check_folder(folder: Path, resume: bool) -> None:
-    checkpoint = folder / "checkpoint.ckpt"
-    if resume and not checkpoint.is_file():
-        raise ValueError(f"resume: expected a run to continue, {checkpoint} does not exist")
-    if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"out: {folder} exists and is not an empty folder; choose another, or resume the run in it")
 
 
 def _check_same(folder: Path, config: Config) -> None:
@@ -235,15 +245,22 @@ def _watches(model: Model, source: Source, every: int, stop: bool, seed: int) ->
     return watches
 
 
-def _loader(source: Source, views: GrowingViews, batch_size: int, seed: int) -> DataLoader[Any]:
+def _loader(source: Source, views: GrowingViews, batch_size: int, seed: int, start: Start) -> DataLoader[Any]:
     workers = num_workers(source)
     return DataLoader(
         BatchReader(source, views, seed, rank()),
-        sampler=EpochBatches(len(source), batch_size, seed, rank(), world_size()),
+        sampler=EpochBatches(len(source), batch_size, seed, rank(), world_size(), start),
         batch_size=None,
         num_workers=workers,
         persistent_workers=workers > 0,
+        worker_init_fn=_outlive_sigterm,
     )
+
+
+def _outlive_sigterm(worker: int) -> None:
+    """A cluster sends SIGTERM to every process of a job: workers stay until the checkpoint can be written."""
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
 
 def keep_freed_memory() -> None:
@@ -272,11 +289,10 @@ def _trainer(
     folder: Path, epochs: int, precision: str, callbacks: list[L.Callback], options: dict[str, Any]
 ) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    loggers = [MetricsFile(folder), TensorBoardLogger(folder, name="", version="tensorboard")]
     defaults = {
         "max_epochs": epochs,
         "precision": best_precision() if precision == "auto" else precision,
-        "logger": loggers,
+        "logger": TensorBoardLogger(folder, name="", version="tensorboard"),
         "callbacks": callbacks,
         "default_root_dir": folder,
         "devices": 1,
@@ -285,17 +301,33 @@ def _trainer(
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    return L.Trainer(**{**defaults, **options})
+    given = options.get("plugins") or []
+    plugins = list(given) if isinstance(given, list | tuple) else [given]
+    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        plugins.append(WholeFiles())
+    try:
+        return L.Trainer(**{**defaults, **options, "plugins": plugins})
+    except TypeError as error:
+        raise ValueError(f"trainer: expected arguments of lightning.Trainer, got {options}: {error}") from error
 
 
 def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], checkpoint: Path | None) -> None:
-    """Lightning's fit; on Ctrl-C it returns, so that the model can be finished and saved."""
+    """Lightning's fit. On Ctrl-C it returns, so that the model can be finished and saved; SIGTERM leaves no time."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")  # reading from memory needs none
+            warnings.filterwarnings("ignore", ".*your dataloader is not resumable.*")  # EpochBatches knows its start
             warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
             trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=True)
+    except SIGTERMException:
+        log.warning("SIGTERM at step %d; go on with --resume auto", trainer.global_step)
+        raise SystemExit(TERMINATED) from None
+    except OSError as error:
+        raise OSError(
+            f"training stopped at step {trainer.global_step}: {error}. Its last checkpoint is whole; "
+            "when there is room to write again, go on with --resume auto"
+        ) from error
     except SystemExit:  # how Lightning answers Ctrl-C
         if not trainer.interrupted:
             raise
@@ -306,6 +338,7 @@ def _fit(trainer: L.Trainer, module: TrainingModule, loader: DataLoader[Any], ch
 
 def _finish(model: Model, source: Source, held_out: Source | None, folder: Path) -> None:
     """Fit the density of the training embeddings, keep the scores of known images, and save for the last time."""
+    check_finite(model.method, "at the end")
     some = source.subset(torch.linspace(0, len(source) - 1, min(len(source), DENSITY_IMAGES)).long())
     z = model.embed(some, model.method.density_space, progress=False)
     if z.isfinite().all():
