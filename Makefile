@@ -1,12 +1,15 @@
 # `make demo` and `make test` set up what they need; `make lint` is what CI runs beside them.
+# Everything is installed at the versions of constraints.txt, what builds the package included.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format docs benchmarks clean
+.PHONY: demo test soak lint format docs benchmarks audit clean
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) setuptools
+	$(INSTALL) --no-build-isolation --editable '.[dev]'
 	touch $@
 
 demo: .venv/installed
@@ -14,6 +17,10 @@ demo: .venv/installed
 
 test: .venv/installed
 	$(BIN)/pytest --numprocesses auto --dist loadscope
+
+# The long forms of tests: many kills, many epochs, many spoiled files.
+soak: .venv/installed
+	$(BIN)/pytest -m soak --numprocesses auto --dist load
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -28,7 +35,7 @@ docs: .venv/installed
 	$(BIN)/mkdocs build --strict --quiet
 
 .venv/benchmarks: .venv/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[benchmarks]'
+	$(INSTALL) --no-build-isolation --editable '.[benchmarks]'
 	touch $@
 
 benchmarks: .venv/benchmarks
@@ -40,6 +47,16 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.gje
 	$(BIN)/python -m benchmarks.neural_gas
 	$(BIN)/python -m benchmarks.bank
+	$(BIN)/python -m benchmarks.overhead
+
+.venv/audit: .venv/installed
+	$(INSTALL) --no-build-isolation --editable '.[audit]'
+	touch $@
+
+audit: .venv/audit
+	@if $(BIN)/python -c "import urllib.request as u; u.urlopen('https://pypi.org/simple/pip/', timeout=10)" 2>/dev/null; \
+	then $(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip; \
+	else echo "audit: pypi.org cannot be reached from here, so no dependency was checked"; fi
 
 clean:
 	rm -rf .venv site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,20 +1,30 @@
 """Files that are either whole or not there."""
 
 import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from torch import Tensor
+
+_LEFTOVER = re.compile(r"\..+(\.\w+)\.[a-z0-9_]{8}\1")  # .model.safetensors.k3x_9qa0.safetensors
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; move it there when the block ends well, remove it when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    """Yield a temporary path beside `path`; move it there when the block ends well, remove it when it does not.
+
+    A link at `path` is replaced, never followed. A disk that is full or read-only is an OSError that names `path`.
+    """
+    temporary = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stem = os.fsdecode(os.fsencode(path.name)[:100])  # a name may have 255 bytes, and this one is longer
+        handle, name = tempfile.mkstemp(prefix=f".{stem}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb") as file:  # a power cut after the move must not find an empty file
             os.fsync(file.fileno())
@@ -22,5 +32,26 @@ def atomic(path: Path) -> Iterator[Path]:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)  # temporary files are private; what a run leaves is the user's to share
         os.replace(temporary, path)
+    except OSError as error:
+        kind = type(error) if type(error).__module__ == "builtins" else OSError
+        named = kind(f"{path} could not be written: {error.strerror or error}")
+        named.errno = error.errno
+        raise named from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """The temporary files of writes that were killed."""
+    return [path for path in folder.glob(".*") if _LEFTOVER.fullmatch(path.name) and not path.is_dir()]
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """A safetensors file, whole or not at all."""
+    from safetensors.torch import save
+
+    # Written by Python: what safetensors itself raises on a full disk is no OSError.
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
+    with atomic(path) as temporary:
+        temporary.write_bytes(content)

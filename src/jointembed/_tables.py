@@ -5,6 +5,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from jointembed._text import printable
 
 
 def print_table(title: str, result: dict[str, Any]) -> None:
@@ -36,8 +39,14 @@ def print_classes(result: dict[str, Any]) -> None:
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on the terminal."""
-    table = Table(*columns, title=title, min_width=len(title) + 4)
+    """A table on the terminal. Names of classes and runs are shown as they are: no markup, no control characters."""
+    table = Table(title=_plain(title), min_width=len(title) + 4)
+    for column in columns:
+        table.add_column(_plain(column))
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(_plain, row))
     Console().print(table)
+
+
+def _plain(text: str) -> Text:
+    return Text(printable(text))

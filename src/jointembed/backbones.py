@@ -85,6 +85,9 @@ def create_backbone(backbone: str | nn.Module, channels: int = 3, image_size: in
     net: Any
     if isinstance(backbone, nn.Module):
         net = backbone
+    elif not isinstance(backbone, str) or ":" in backbone or "/" in backbone:
+        # To timm, hf-hub:... and local-dir:... are places to fetch networks from.
+        raise ValueError(f"backbone: expected a module or the name of a network, never a place, got {backbone!r:.200}")
     elif backbone in SMALL:
         net = SMALL[backbone](channels, image_size)
     else:
@@ -109,9 +112,10 @@ def _from_timm(name: str, channels: int, image_size: int) -> nn.Module | None:
     for options in (sized | {"dynamic_img_size": True}, sized, {}):
         try:
             return timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **options)
-        except TypeError as error:
+        except Exception as error:  # timm's networks refuse sizes in many ways
             if not options or "unexpected keyword argument" not in str(error):
-                raise
+                shape = f"{channels} x {image_size} x {image_size}"
+                raise ValueError(f"backbone: {name} cannot be made for images of {shape}: {error}") from error
     return None
 
 
@@ -145,12 +149,13 @@ def _feature_dim(net: nn.Module, channels: int, image_size: int) -> int:
     """D, by running one blank batch; anything but (N, D) is refused here rather than in the first step."""
     training = net.training
     parameter = next(net.parameters(), torch.empty(0))
-    blank = torch.zeros(2, channels, image_size, image_size, device=parameter.device, dtype=parameter.dtype)
+    shape = (channels, image_size, image_size)
+    blank = torch.zeros(2, *shape, device=parameter.device, dtype=parameter.dtype)
     try:
         with torch.no_grad():
             out = net.eval()(blank)
-    except RuntimeError as error:
-        raise ValueError(f"backbone: does not take images of shape {tuple(blank.shape[1:])}: {error}") from error
+    except Exception as error:
+        raise ValueError(f"backbone: does not take images of shape {shape}: {error}") from error
     finally:
         net.train(training)
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from jsonargparse import ArgumentParser
 
@@ -333,7 +333,8 @@ def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., An
 
         parser.add_class_arguments(methods.get(_chosen_method(argv)), skip={"backbone"})
     for action in parser._actions:  # a bare --flag means true
-        if getattr(action, "_typehint", None) is bool:
+        typehint = getattr(action, "_typehint", None)
+        if bool in (typehint, *get_args(typehint)):
             action.nargs, action.const = "?", True
 
 
@@ -351,7 +352,11 @@ def _chosen_method(argv: list[str]) -> str:
     if found.method is None and found.config is not None and Path(found.config).is_file():
         import yaml
 
-        found.method = (yaml.safe_load(Path(found.config).read_text()) or {}).get("method")
+        try:
+            content = yaml.safe_load(Path(found.config).read_text())
+        except yaml.YAMLError:  # the parser says what is wrong with it
+            content = None
+        found.method = content.get("method") if isinstance(content, dict) else None
     return found.method or inspect.signature(train).parameters["method"].default
 
 
@@ -376,9 +381,16 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OSError, ArithmeticError) as error:
         if "--debug" in words:
             raise
-        sys.exit(f"jointembed: {error}")
+        sys.exit(f"jointembed: {_shown(error)}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _shown(error: Exception) -> str:
+    """The message as it is, but for control characters that a file name may have brought along."""
+    from jointembed._text import printable
+
+    return "\n".join(map(printable, str(error).split("\n")))
 
 
 def _underscored(word: str) -> str:

@@ -12,11 +12,13 @@ from typing import Any
 import lightning as L
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from jointembed._files import atomic
+from jointembed._files import atomic, save_tensors
+from jointembed._limits import SPARE, Budget, is_whole, read_json
+from jointembed._text import printable
 from jointembed.data.loading import read_batches
 from jointembed.model import Model
 
@@ -155,8 +157,7 @@ def train_decoder(
     folder = Path(run)
     with atomic(folder / NAMES[0]) as path:
         path.write_text(json.dumps(asdict(decoder.config), indent=2) + "\n")
-    with atomic(folder / NAMES[1]) as path:
-        save_file({k: v.contiguous() for k, v in decoder.state_dict().items()}, path)
+    save_tensors(folder / NAMES[1], decoder.state_dict())
     return decoder.eval()
 
 
@@ -173,11 +174,18 @@ def load_decoder(run: str | Path) -> Decoder:
     for name in NAMES:
         if not (folder / name).is_file():
             raise ValueError(f"run: {folder} has no {name}; make one with `jointembed decode {folder} --data ...`")
+    values = read_json(folder / NAMES[0], "the description of a decoder")
+    weights = folder / NAMES[1]
+    for name, value in values.items():
+        if not is_whole(value):
+            raise ValueError(f"{folder / NAMES[0]}: {name}: expected a whole number above 0, got {value!r:.80}")
     try:
-        decoder = Decoder(DecoderConfig(**json.loads((folder / NAMES[0]).read_text())))
-        decoder.load_state_dict(load_file(folder / NAMES[1]))
-    except (SafetensorError, RuntimeError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"run: the decoder in {folder} cannot be read: {error}") from error
+        with Budget(4 * weights.stat().st_size + SPARE, f"run: {folder / NAMES[0]}"):
+            decoder = Decoder(DecoderConfig(**values))
+        decoder.load_state_dict(load_file(weights))
+    except (SafetensorError, RuntimeError, TypeError, ArithmeticError, KeyError) as error:
+        reason = printable(" ".join(str(error).split()))[:400]
+        raise ValueError(f"run: the decoder in {folder} cannot be read: {reason}") from error
     return decoder.eval()
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from jointembed import methods
-from jointembed._files import atomic
+from jointembed._files import atomic, save_tensors
+from jointembed._limits import SPARE, Budget, check_config, check_image, read_json
+from jointembed._text import printable
 from jointembed.backbones import create_backbone
 from jointembed.data import Source, Views, open_source
 from jointembed.data.loading import read_batches
@@ -39,19 +41,21 @@ class Config:
 
     @classmethod
     def read(cls, path: Path) -> "Config":
+        values = read_json(path, "the config.json of a jointembed run")
         try:
-            values = json.loads(path.read_text())
             config = cls(**values)
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        except TypeError as error:
             raise ValueError(f"{path}: expected the config.json of a jointembed run, got {error}") from error
         if config.format != FORMAT:
-            raise ValueError(f"{path}: expected format {FORMAT}, got {config.format}")
+            raise ValueError(f"{path}: expected format {FORMAT}, got {config.format!r:.80}")
+        check_config(path, values)
         return config
 
     def build(self, backbone: nn.Module | None = None) -> "Model":
         """The untrained model of this configuration."""
         if backbone is None and self.backbone is None:
             raise ValueError("backbone: this model was trained on a module of your own; expected it here, got None")
+        check_image(self.channels, self.image_size)
         network = create_backbone(backbone or str(self.backbone), self.channels, self.image_size)
         return Model(methods.create(self.method, network, **self.method_options), self)
 
@@ -201,15 +205,15 @@ class Model:
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`; each is replaced whole or not at all."""
         folder = Path(folder)
+        # What is known of older weights goes first: a kill in between must not leave their scores beside these.
+        (folder / "scores.safetensors").unlink(missing_ok=True)
         with atomic(folder / "config.json") as path:
             path.write_text(json.dumps(asdict(self.config), indent=2) + "\n")
         # A weight-averaged copy may share nothing, but tied weights would: clones keep every name on its own.
         state = {k: v.detach().cpu().contiguous().clone() for k, v in self.method.state_dict().items()}
-        with atomic(folder / "model.safetensors") as path:
-            save_file(state, path, metadata={"format": "pt"})
+        save_tensors(folder / "model.safetensors", state)
         if self.reference:
-            with atomic(folder / "scores.safetensors") as path:
-                save_file(self.reference, path, metadata={"format": "pt"})
+            save_tensors(folder / "scores.safetensors", self.reference)
 
 
 def load(run: str | Path, backbone: nn.Module | None = None, device: str | torch.device = "cpu") -> Model:
@@ -224,12 +228,41 @@ def load(run: str | Path, backbone: nn.Module | None = None, device: str | torch
     for name in ("config.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ValueError(f"run: expected a folder with config.json and model.safetensors, {folder} has no {name}")
-    model = Config.read(folder / "config.json").build(backbone)
-    try:
-        state = load_file(folder / "model.safetensors")
-        model.method.load_state_dict(state)
-    except (SafetensorError, RuntimeError) as error:
-        raise ValueError(f"run: {folder / 'model.safetensors'} does not fit its config.json: {error}") from error
-    if (folder / "scores.safetensors").is_file():
-        model.reference = load_file(folder / "scores.safetensors")
+    model = _build(folder, Config.read(folder / "config.json"), backbone)
+    model.reference = _read_scores(folder / "scores.safetensors")
     return model.to(device)
+
+
+def _build(folder: Path, config: Config, backbone: nn.Module | None) -> Model:
+    """The model of a configuration, which may not ask for much more memory than its weights take, with them in it."""
+    weights = folder / "model.safetensors"
+    try:
+        with Budget(4 * weights.stat().st_size + SPARE, f"run: {folder / 'config.json'}"):
+            model = config.build(backbone)
+    except ValueError:
+        raise
+    except Exception as error:  # of options of the wrong kind, torch and timm raise anything
+        raise ValueError(f"run: {folder / 'config.json'} describes no model: {_line(error)}") from error
+    try:
+        model.method.load_state_dict(load_file(weights))
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise ValueError(f"run: {weights} does not fit its config.json: {_line(error)}") from error
+    return model
+
+
+def _read_scores(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        return {}
+    try:
+        scores = load_file(path)
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"run: {path} cannot be read: {_line(error)}") from error
+    for name, values in scores.items():
+        if values.ndim != 1 or not values.is_floating_point():
+            raise ValueError(f"run: {path}: expected floats (N,) for {name!r:.80}, got {values.dtype} {values.shape}")
+    return scores
+
+
+def _line(error: Exception) -> str:
+    text = printable(" ".join(str(error).split()))
+    return text if len(text) <= 400 else text[:400] + " ..."

@@ -18,6 +18,7 @@ from jointembed._files import atomic
 from jointembed.model import Model
 
 log = logging.getLogger("jointembed")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")  # how text begins that a spreadsheet does not take for text
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,11 @@ def check_table(out: str | Path) -> Path:
 
 
 def write_table(out: str | Path, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:
-    """Write named columns of one length as .csv or .parquet, whole or not at all. In a .csv, true is 1 and false 0."""
+    """Write named columns of one length as .csv or .parquet, whole or not at all.
+
+    In a .csv, true is 1 and false 0, and text that a spreadsheet would run as a formula, or that begins with an
+    apostrophe, has an apostrophe before it.
+    """
     path = check_table(out)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -162,12 +167,22 @@ def write_table(out: str | Path, columns: Mapping[str, Sequence[Any] | np.ndarra
 
 
 def _write_csv(path: Path, columns: Mapping[str, Any]) -> None:
-    plain = [c.astype(int) if isinstance(c, np.ndarray) and c.dtype.kind == "b" else c for c in columns.values()]
+    plain = [
+        c.astype(int) if isinstance(c, np.ndarray) and c.dtype.kind == "b" else list(map(_no_formula, c))
+        for c in columns.values()
+    ]
+    # Left to itself, csv quotes a name with \n and not one with \r, at which readers break the line as well.
+    torn = any("\r" in value for column in plain for value in column if isinstance(value, str))
     # A file name need not be valid UTF-8; its bytes go back out as they came in.
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
+        quoting: Any = csv.QUOTE_NONNUMERIC if torn else csv.QUOTE_MINIMAL
+        writer = csv.writer(file, lineterminator="\n", quoting=quoting)
+        writer.writerow(map(_no_formula, columns))
         writer.writerows(zip(*plain, strict=True))
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:

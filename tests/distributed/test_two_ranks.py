@@ -42,7 +42,8 @@ def own(x: Tensor, split: str, rank: int) -> Tensor:
 def use_primitives(rank: int, split: str) -> dict[str, Any]:
     """A function of every primitive, whose gradient depends on the other rank's rows."""
     network, data = network_and_data()
-    z = DistributedDataParallel(network)(own(data, split, rank))
+    parallel = DistributedDataParallel(network)  # by name: with it, what averages the gradients would be gone
+    z = parallel(own(data, split, rank))
     variance, mean = _distributed.var_mean(z, 0)
     everyone, first = _distributed.gather_rows(z)
     stacked, _ = _distributed.gather_rows(torch.stack([z, z.square()]), dim=1)
@@ -76,7 +77,8 @@ def use_sigreg(rank: int, split: str, form: str) -> dict[str, Any]:
     sigreg.BLOCK_ELEMENTS["cpu"] = 12_000  # 600 slices of the longer part do not fit, of the shorter they do
     network, data = network_and_data()
     test = test_of(form)
-    value = test(DistributedDataParallel(network)(own(data, split, rank)))
+    parallel = DistributedDataParallel(network)
+    value = test(parallel(own(data, split, rank)))
     value.backward()
     assert network.weight.grad is not None
     return {"loss": value.detach(), "gradient": network.weight.grad, "directions": test.directions(5)}

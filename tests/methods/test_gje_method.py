@@ -60,11 +60,11 @@ def test_joint_moments_and_bank_are_those_of_the_pairs():
     method = tiny_gje(variant="dual")
     torch.manual_seed(0)
     first, second = F.normalize(torch.randn(2, 2, 20, 8), dim=-1)
-    method._remember(*first)
+    method._remember(*first[:, None])
     joint = torch.cat(list(first), 1)
     torch.testing.assert_close(method.joint_moment, joint.T @ joint / 20)
     assert int(method.bank_context.isfinite().all(1).sum()) == 20
-    method._remember(*second)
+    method._remember(*second[:, None])
     torch.testing.assert_close(method.joint_mean, 0.99 * joint.mean(0) + 0.01 * torch.cat(list(second), 1).mean(0))
     assert torch.equal(method.bank_context[10:], second[0]) and torch.equal(method.bank_target[:10], first[1][10:])
 

@@ -15,6 +15,7 @@ from .base import ArraySource
 FEW = range(1, 5)  # an axis this short is taken for channels: grey, grey + alpha, colour, colour + alpha
 IMAGE_KEYS = ("images", "x", "X", "data")
 LABEL_KEYS = ("labels", "y", "Y", "targets")
+MOST_CLASSES = 1_000_000  # scores are kept for each class: a number such as an item's id is no class
 
 
 def channel_axis(shape: Sequence[int], what: str = "data", layout: str | None = None) -> int:
@@ -104,7 +105,7 @@ def to_labels(labels: Any, length: int, what: str = "labels") -> tuple[Tensor, t
         array = array[:, 0]  # the (N, 1) columns that some .npz files hold
     if array.shape != (length,):
         raise ValueError(f"{what}: expected one per image, shape ({length},), found shape {array.shape}")
-    if array.dtype.kind == "f" and bool(np.isfinite(array).all()) and bool((array == np.round(array)).all()):
+    if array.dtype.kind == "f" and bool(((np.abs(array) < 2**53) & (array == np.round(array))).all()):
         array = array.astype(np.int64)
     if array.dtype.kind in "US":
         names, codes = np.unique(array, return_inverse=True)
@@ -113,8 +114,11 @@ def to_labels(labels: Any, length: int, what: str = "labels") -> tuple[Tensor, t
         )
     if array.dtype.kind not in "iub":
         raise ValueError(f"{what}: expected whole numbers or strings, found dtype {array.dtype}")
-    if array.size and (int(array.min()) < -1 or int(array.max()) > np.iinfo(np.int64).max):
-        raise ValueError(f"{what}: expected class numbers from 0 (or -1 for none), found {array.min()}..{array.max()}")
+    if array.size and (int(array.min()) < -1 or int(array.max()) >= MOST_CLASSES):
+        raise ValueError(
+            f"{what}: expected class numbers from 0 (or -1 for none) to {MOST_CLASSES - 1:,}, "
+            f"found {array.min()}..{array.max()}"
+        )
     return torch.from_numpy(array.astype(np.int64)), None
 
 

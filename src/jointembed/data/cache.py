@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from .._files import atomic
+from .._files import atomic, leftovers
+from .._text import printable
 from .decode import MAX_PIXELS, Header, decode, read_header
 from .listing import Listing
 from .parallel import in_parallel
@@ -61,7 +62,9 @@ def find_or_build(place: Path | None, fingerprint: str, listing: Listing, limit:
         return _build(None, fingerprint, listing, limit, decoding)
     try:
         with _locked(place):
-            index = _load_index(place, fingerprint, limit)
+            for path in leftovers(place):  # of builders that were killed, each as large as a cache
+                path.unlink(missing_ok=True)
+            index = _load_index(place, fingerprint, limit, len(listing.names))
             return index or _build(place, fingerprint, listing, limit, decoding)
     except OSError as error:
         log.warning("no cache in %s (%s): images are decoded whenever they are needed", place, error)
@@ -144,7 +147,7 @@ def _refuse_if_many_failed(listing: Listing, failed: dict[int, str]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return printable(" ".join(str(error).split()))[:200] or type(error).__name__
 
 
 def _save_index(place: Path, fingerprint: str, index: Index) -> None:
@@ -163,7 +166,7 @@ def _save_index(place: Path, fingerprint: str, index: Index) -> None:
             old.unlink(missing_ok=True)
 
 
-def _load_index(place: Path, fingerprint: str, limit: float) -> Index | None:
+def _load_index(place: Path, fingerprint: str, limit: float, files: int) -> Index | None:
     """The index of this very folder and of pixels that are really there, else None: everything can be made again."""
     try:
         content = json.loads((place / "index.json").read_text())
@@ -172,8 +175,9 @@ def _load_index(place: Path, fingerprint: str, limit: float) -> Index | None:
         name = f"pixels-{fingerprint[:24]}.bin"
         index = Index(int(content["channels"]), sizes, failed, name if content["pixels"] else None)
         current = content["format"] == FORMAT and content["fingerprint"] == fingerprint
+        current &= len(sizes) == files and index.channels in (1, 3) and 0 <= sizes.min() <= sizes.max() <= MAX_PIXELS
         whole = index.pixels is None or (place / name).stat().st_size == max(1, index.bytes())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
     if not (current and whole):
         return None
@@ -187,6 +191,8 @@ def _load_index(place: Path, fingerprint: str, limit: float) -> Index | None:
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
     """One builder at a time: the ranks of a distributed run wait for the first, then find its cache."""
+    if place.is_symlink():
+        raise OSError("a link, which may lead anywhere")
     place.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,14 @@ class BatchKey(NamedTuple):
     indices: Tensor
 
 
+@dataclass
+class Start:
+    """Where a run begins, or goes on."""
+
+    epoch: int = 0
+    step: int = 0
+
+
 class EpochBatches(Sampler[BatchKey]):
     """The batches of one epoch on one rank. A resumed run needs no replay: `set_epoch` says all there is to know.
 
@@ -27,10 +36,19 @@ class EpochBatches(Sampler[BatchKey]):
     would not fill a batch on every rank is dropped: no rank is ever short of images, or of a step.
     """
 
-    def __init__(self, length: int, batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        start: Start | None = None,
+    ) -> None:
         self.length, self.batch_size, self.seed = length, batch_size, seed
         self.rank, self.world_size = rank, world_size
-        self.epoch = 0
+        self.start = start or Start()
+        self.epoch: int | None = None  # Lightning's workers begin to read before it says which
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -39,11 +57,13 @@ class EpochBatches(Sampler[BatchKey]):
         return self.length // (self.batch_size * self.world_size)
 
     def __iter__(self) -> Iterator[BatchKey]:
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**63)
+        epoch = self.start.epoch if self.epoch is None else self.epoch
+        first = self.start.step if epoch == self.start.epoch else 0
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
         order = torch.randperm(self.length, generator=generator)
-        for step in range(len(self)):  # the incomplete last batch is dropped: batch statistics want a full one
+        for step in range(first, len(self)):  # the incomplete last batch is dropped: batch statistics want a full one
             start = (step * self.world_size + self.rank) * self.batch_size
-            yield BatchKey(self.epoch, step, order[start : start + self.batch_size])
+            yield BatchKey(epoch, step, order[start : start + self.batch_size])
 
 
 class GrowingViews:

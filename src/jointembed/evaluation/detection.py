@@ -152,7 +152,7 @@ def one_class(
                 images,
                 out=folder,
                 seed=seed,
-                resume=resume and (folder / "checkpoint.ckpt").is_file(),
+                resume="auto" if resume else False,
                 progress=progress,
                 **_fresh(training),
             )

@@ -150,7 +150,7 @@ def _check_runs(configs: dict[Path, Config], chosen: dict[Path, str], data: Any)
 def _lejepa(run: Path, config: Config) -> float:
     """Training loss / lambda^0.4 (the paper's Eq. 8)."""
     weight = config.method_options.get("weight", methods.get("lejepa").options()["weight"].default)
-    if not weight > 0:
+    if not isinstance(weight, int | float) or not weight > 0:
         raise ValueError(f"runs: expected a weight (lambda) above 0, to divide the loss by, {run} has {weight}")
     return _final(run)[1] / weight**LEJEPA_POWER
 
@@ -206,7 +206,7 @@ def _notes(configs: dict[Path, Config], chosen: dict[Path, str]) -> list[str]:
             notes.append(f"{name}: the runs differ in method or backbone, across which it says less")
     for run, name in chosen.items():
         epochs = configs[run].training.get("epochs")
-        if name == "lejepa" and epochs and _final(run)[0] < epochs:
+        if name == "lejepa" and isinstance(epochs, int) and _final(run)[0] < epochs:
             notes.append(f"{run}: stopped after {_final(run)[0]} of {epochs} epochs")
     return notes
 

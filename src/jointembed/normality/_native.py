@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -129,7 +130,8 @@ def _cache_directory() -> Path:
     path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jointembed"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if os.access(path, os.W_OK):
+        status = path.stat()
+        if os.access(path, os.W_OK) and status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH:
             return path
     except OSError:
         pass
@@ -142,7 +144,7 @@ def _build(compiler: str, num_terms: int) -> ctypes.CDLL:
     flags += [f"-DK={num_terms}", *VECTOR_FLAGS.get(capability, [])]
     digest = hashlib.sha256("\n".join([SOURCE, compiler, os.uname().machine, *flags]).encode()).hexdigest()[:16]
     library = _cache_directory() / f"epps_pulley_{digest}.so"
-    if not library.exists():
+    if library.is_symlink() or not library.exists() or library.stat().st_uid != os.getuid():
         with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
             compile_object = [compiler, *flags, "-c", "-", "-o", f"{scratch}/kernel.o"]
             subprocess.run(compile_object, input=SOURCE, text=True, check=True, capture_output=True, timeout=120)

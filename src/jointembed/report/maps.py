@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from jointembed._files import atomic
+from jointembed._text import printable
 
 
 def embedding_map(
@@ -25,7 +26,8 @@ def embedding_map(
 
     some = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:limit]
     classes = [int(c) for c in labels.unique()]
-    names = class_names or [str(c) for c in range(max(classes) + 1)]
+    # A space in front: matplotlib leaves labels that begin with an underscore out of the legend.
+    names = [f" {printable(name)}" for name in class_names or range(max(classes) + 1)]
     figure = Figure(figsize=(6 * len(features), 6.4), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(features)))
     chosen = labels[some].numpy()
@@ -42,6 +44,10 @@ def embedding_map(
         axis.set_yticks([])
         axis.set_aspect("equal", "datalim")
     handles, texts = axes[0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower center", ncols=min(len(texts), 10), frameon=False, markerscale=2.5)
+    legend = figure.legend(
+        handles, texts, loc="outside lower center", ncols=min(len(texts), 10), frameon=False, markerscale=2.5
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a class name may hold dollars, which are no formula
     with atomic(Path(path)) as target:
         figure.savefig(target, dpi=110)

@@ -1,38 +1,20 @@
-"""Callbacks: the run folder, the progress of the run, the online k-NN and the collapse watch."""
+"""Callbacks: the progress of the run, the online k-NN and the collapse watch."""
 
 import logging
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from jointembed._distributed import alone
-from jointembed._files import atomic
 from jointembed.data import Source
 from jointembed.metrics import Geometry, geometry, knn_predict
 from jointembed.model import Model
 
 log = logging.getLogger("jointembed")
-
-
-class RunFolder(Checkpoint):
-    """Keeps a loadable model and an exact checkpoint in the run folder, written whole after every epoch."""
-
-    def __init__(self, folder: Path, model: Model) -> None:
-        self.folder, self.model = folder, model
-
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        checkpoint = self.folder / "checkpoint.ckpt"
-        if not trainer.is_global_zero:
-            trainer.save_checkpoint(checkpoint)  # writes nothing; strategies may want all ranks for it
-            return
-        with atomic(checkpoint) as path:
-            trainer.save_checkpoint(path)
-        self.model.save(self.folder)
 
 
 class Watch(Callback):

@@ -2,52 +2,38 @@
 
 import csv
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.loggers.csv_logs import _ExperimentWriter
-from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.utilities import rank_zero_only
+from jointembed._files import atomic
 
 
-class _AppendingWriter(_ExperimentWriter):
-    """Lightning's deletes a metrics.csv that is there; a resumed run goes on writing it instead."""
+def write_metrics(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A row per epoch; a cell is empty where nothing was measured."""
+    columns = sorted(set().union(*rows) - {"epoch", "step"})
+    with atomic(path) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["epoch", "step", *columns])
+        writer.writeheader()
+        writer.writerows(rows)
 
-    def _check_log_dir_exists(self) -> None:
-        if Path(self.metrics_file_path).is_file():
-            with open(self.metrics_file_path, newline="") as file:
-                self.metrics_keys = list(csv.DictReader(file).fieldnames or [])
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="") as file:
+        return [{name: cell for name, cell in row.items() if cell} for row in csv.DictReader(file)]
 
 
-class MetricsFile(CSVLogger):
-    """`metrics.csv` in the run folder itself."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, name="", version="")
-
-    @property
-    @rank_zero_experiment
-    def experiment(self) -> Any:
-        if self._experiment is None:
-            self._experiment = _AppendingWriter(self.log_dir)
-        return self._experiment
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """config.json has them."""
-
-    @rank_zero_only
-    def save(self) -> None:
-        self.experiment.save()
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk stops the run at its next checkpoint, which says so; a traceback per line would bury that."""
 
 
 @contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Everything the package logs goes to this file as well."""
     logger = logging.getLogger("jointembed")
-    handler = logging.FileHandler(path)
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -57,7 +43,8 @@ def log_file(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
 
 
 @contextmanager

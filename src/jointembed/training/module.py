@@ -1,6 +1,7 @@
 """The Lightning modules: batches, views, loss, optimiser, schedule. Nothing here knows which method it trains."""
 
 import math
+import signal
 from typing import Any
 
 import lightning as L
@@ -12,9 +13,11 @@ from torch.utils.data import DataLoader
 
 from jointembed._distributed import rank, world_size
 from jointembed.data import Source
-from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, num_workers
+from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, Start, num_workers
 from jointembed.methods import Method
 from jointembed.methods.base import Clock
+
+GRACE = 30  # seconds that workers outlive a SIGTERM
 
 
 class Diverged(FloatingPointError):
@@ -24,19 +27,26 @@ class Diverged(FloatingPointError):
 class Batches(L.LightningDataModule):
     """The loader, made when ranks know their numbers: in each process, once it has met the others."""
 
-    def __init__(self, source: Source, views: GrowingViews, batch_size: int, seed: int) -> None:
+    def __init__(self, source: Source, views: GrowingViews, batch_size: int, seed: int, start: Start) -> None:
         super().__init__()
-        self.source, self.views, self.batch_size, self.seed = source, views, batch_size, seed
+        self.source, self.views, self.batch_size, self.seed, self.start = source, views, batch_size, seed, start
 
     def train_dataloader(self) -> DataLoader[Any]:
         workers = num_workers(self.source)
         return DataLoader(
             BatchReader(self.source, self.views, self.seed, rank()),
-            sampler=EpochBatches(len(self.source), self.batch_size, self.seed, rank(), world_size()),
+            sampler=EpochBatches(len(self.source), self.batch_size, self.seed, rank(), world_size(), self.start),
             batch_size=None,
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=_outlive_sigterm,
         )
+
+
+def _outlive_sigterm(worker: int) -> None:
+    """A cluster sends SIGTERM to every process of a job: workers stay until the checkpoint can be written."""
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
 
 class TrainingModule(L.LightningModule):
@@ -81,6 +91,19 @@ class TrainingModule(L.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         self.method.before_step()
+        self._check_gradient(optimizer)
+
+    def _check_gradient(self, optimizer: torch.optim.Optimizer) -> None:
+        """A finite loss may have a gradient that is not, and one step with it spoils every weight."""
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            return  # with float16 that is ordinary: the scaler skips such steps
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm):
+            raise Diverged(
+                f"the gradient is not finite at step {self.global_step} (epoch {self.current_epoch}): its norm is "
+                f"{norm.item():g}. The last good checkpoint is kept; try a smaller learning rate, or --precision 32"
+            )
 
     def on_train_batch_end(self, *args: Any) -> None:
         self.method.after_step()

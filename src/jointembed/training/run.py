@@ -8,22 +8,28 @@ import signal
 import time
 import warnings
 from dataclasses import asdict
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from timm.optim import get_optimizer_info
 from torch import nn
 
 from jointembed import __version__, methods
 from jointembed._distributed import alone
+from jointembed._text import printable
 from jointembed.data import Source, Views, open_source
-from jointembed.data.loading import GrowingViews, channel_statistics
+from jointembed.data.loading import GrowingViews, Start, channel_statistics
 from jointembed.model import Config, Model
 
-from .callbacks import CollapseWatch, OnlineKNN, Progress, RunFolder
-from .logs import MetricsFile, log_file, only_errors
+from .callbacks import CollapseWatch, OnlineKNN, Progress
+from .folder import CHECKPOINT, RunFolder, WholeFiles, check_checkpoint, check_finite, check_folder
+from .logs import log_file, only_errors
 from .module import Batches, TrainingModule
 from .processes import fitting_batch, share, warn_of_batch_norm
 
@@ -33,6 +39,7 @@ LARGEST_DEFAULT_SIZE = 96  # larger images are trained at this side unless asked
 DENSITY_IMAGES = 20_000  # enough for the covariance of a few hundred dimensions
 REFERENCE_IMAGES = 5_000  # whose scores are kept: a percentile needs no more
 WATCHED_IMAGES = 5_000
+TERMINATED = 128 + signal.SIGTERM  # exit code 143: what a shell reports of a process that SIGTERM ended
 
 
 def train(
@@ -58,7 +65,7 @@ def train(
     hold_out: float = 0.05,
     watch_every: int = 5,
     stop_on_collapse: bool = False,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     labels: Any = None,
     root: str | Path | None = None,
     progress: bool = True,
@@ -95,7 +102,8 @@ def train(
         hold_out: share of the images kept out of training: what `jointembed score` sets its alarm by. 0 for none.
         watch_every: epochs between looks at k-NN accuracy (if there are labels) and at collapse.
         stop_on_collapse: stop when the features have collapsed, instead of only warning.
-        resume: continue the run in `out` after its last whole epoch.
+        resume: continue the run in `out` after its last checkpoint: that of its last whole epoch, or the one with which
+            it answered a SIGTERM before it ended with exit code 143. "auto" begins where there is no run yet.
         labels: one integer per image, used only to watch and evaluate.
         root: where torchvision data sets are, or go.
         progress: show a progress bar on a terminal.
@@ -114,8 +122,11 @@ def train(
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     processes = {"devices": devices, "strategy": strategy, "num_nodes": num_nodes}
     lightning = _trainer(folder, epochs, precision, processes | (trainer or {}))
-    if lightning.is_global_zero:  # others come when the first has begun to write
-        _check_folder(folder, resume)
+    checkpoint = folder / CHECKPOINT if resume and (folder / CHECKPOINT).is_file() else None
+    # Other ranks come when the first has begun to write.
+    going_on = check_folder(folder, resume) if lightning.is_global_zero else checkpoint is not None
+    if checkpoint:
+        check_checkpoint(checkpoint)
     whole = open_source(data, labels=labels, root=root)
     source, held_out = _hold_out(whole, hold_out, seed)
     batch_size = fitting_batch(batch_size, len(source), lightning.world_size)
@@ -141,12 +152,12 @@ def train(
         | {"batch_size": batch_size, "processes": lightning.world_size}
         | {"data": source.name, "images": len(source), "versions": versions()},
     )
-    if resume:
+    if going_on:
         _check_same(folder, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = config.build(backbone if isinstance(backbone, nn.Module) else None)
-        if not resume and lightning.is_global_zero:
+        if checkpoint is None and lightning.is_global_zero:
             model.save(folder)
         with log_file(folder / "log.txt") if lightning.is_global_zero else only_errors():
             parameters = sum(p.numel() for p in model.method.parameters()) / 1e6
@@ -154,16 +165,16 @@ def train(
                 "%s, %.2f M parameters, %d images of %s, into %s", model, parameters, len(source), source.name, folder
             )
             for name, reason in source.skipped:
-                log.warning("skipped %s: %s", name, reason)
+                log.warning("skipped %s: %s", printable(name), printable(reason))
             warn_of_batch_norm(model, lightning)
             module = TrainingModule(model.method, views, optimizer, lr, weight_decay, warmup_epochs, seed)
+            start = Start()
             watches = _watches(model, source, watch_every, stop_on_collapse, seed)
-            ours = [*watches, Progress(progress), RunFolder(folder, model)]
+            ours = [*watches, Progress(progress), RunFolder(folder, model, start)]
             lightning.callbacks += ours  # type: ignore[attr-defined]  # Lightning's connector gives it this list
             keep_freed_memory()
             model.method.train()
-            checkpoint = folder / "checkpoint.ckpt" if resume else None
-            _fit(lightning, module, Batches(source, views, batch_size, seed), checkpoint)
+            _fit(lightning, module, Batches(source, views, batch_size, seed, start), checkpoint)
             if lightning.is_global_zero:
                 _finish(model, source, held_out, folder)
             if lightning.interrupted:
@@ -200,6 +211,16 @@ _MAY_CHANGE = ("epochs", "watch_every", "stop_on_collapse", "trainer", "versions
 
 
 def _check_arguments(arguments: dict[str, Any]) -> None:
+    for name in ("epochs", "batch_size", "num_global", "watch_every", "num_local", "seed"):
+        if not isinstance(arguments[name], Integral):
+            raise ValueError(f"{name}: expected a whole number, got {arguments[name]!r}")
+    for name in ("lr", "weight_decay", "warmup_epochs", "hold_out"):
+        if not isinstance(arguments[name], Real):
+            raise ValueError(f"{name}: expected a number, got {arguments[name]!r}")
+    try:
+        get_optimizer_info(str(arguments["optimizer"]).lower().removeprefix("lookahead_"))
+    except ValueError as error:
+        raise ValueError(f"optimizer: expected a name that timm knows, got {arguments['optimizer']!r}") from error
     for name in ("epochs", "batch_size", "num_global", "watch_every", "lr"):
         if not arguments[name] > 0:
             raise ValueError(f"{name}: expected a number above 0, got {arguments[name]}")
@@ -208,19 +229,11 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
             raise ValueError(f"{name}: expected a number of at least 0, got {arguments[name]}")
     if not 0 <= arguments["hold_out"] < 1:
         raise ValueError(f"hold_out: expected a share from 0 to below 1, got {arguments['hold_out']}")
-    method = arguments["method"]
+    method = str(arguments["method"])
     known = methods.get(method).options()
     for name in arguments["method_options"]:
         if name not in known:
             raise ValueError(f"{name}: neither train nor {method} has this option; {method} has {', '.join(known)}")
-
-
-def _check_folder(folder: Path, resume: bool) -> None:
-    checkpoint = folder / "checkpoint.ckpt"
-    if resume and not checkpoint.is_file():
-        raise ValueError(f"resume: expected a run to continue, {checkpoint} does not exist")
-    if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"out: {folder} exists and is not an empty folder; choose another, or resume the run in it")
 
 
 def _check_same(folder: Path, config: Config) -> None:
@@ -228,7 +241,8 @@ def _check_same(folder: Path, config: Config) -> None:
 
     def flat(config: Config) -> dict[str, Any]:
         values = json.loads(json.dumps(asdict(config)))
-        return {k: v for k, v in (values | values.pop("training")).items() if k not in _MAY_CHANGE}
+        values |= {k: v for k, v in values.pop("training").items() if k not in _MAY_CHANGE}
+        return values | {f"option {k}": v for k, v in values.pop("method_options").items()}
 
     before, now = flat(Config.read(folder / "config.json")), flat(config)
     for name in before:
@@ -269,11 +283,10 @@ def best_precision() -> str:
 
 def _trainer(folder: Path, epochs: int, precision: str, options: dict[str, Any]) -> L.Trainer:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    loggers = [MetricsFile(folder), TensorBoardLogger(folder, name="", version="tensorboard")]
     defaults = {
         "max_epochs": epochs,
         "precision": best_precision() if precision == "auto" else precision,
-        "logger": loggers,
+        "logger": TensorBoardLogger(folder, name="", version="tensorboard"),
         "default_root_dir": folder,
         "log_every_n_steps": 1,
         "sync_batchnorm": torch.cuda.is_available() and options.get("accelerator") != "cpu",
@@ -282,18 +295,34 @@ def _trainer(folder: Path, epochs: int, precision: str, options: dict[str, Any])
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    return L.Trainer(**{**defaults, **options})
+    given = options.get("plugins") or []
+    plugins = list(given) if isinstance(given, list | tuple) else [given]
+    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+        plugins.append(WholeFiles())
+    try:
+        return L.Trainer(**{**defaults, **options, "plugins": plugins})
+    except TypeError as error:
+        raise ValueError(f"trainer: expected arguments of lightning.Trainer, got {options}: {error}") from error
 
 
 def _fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint: Path | None) -> None:
-    """Lightning's fit; on Ctrl-C it returns, so that the model can be finished and saved."""
+    """Lightning's fit. On Ctrl-C it returns, so that the model can be finished and saved; SIGTERM leaves no time."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*")  # reading from memory needs none
+            warnings.filterwarnings("ignore", ".*your dataloader is not resumable.*")  # EpochBatches knows its start
             warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
             warnings.filterwarnings("ignore", ".*recommended to use `self.log.*sync_dist=True.*")  # one rank has these
             trainer.fit(module, datamodule=batches, ckpt_path=checkpoint, weights_only=True)
+    except SIGTERMException:
+        log.warning("SIGTERM at step %d; go on with --resume auto", trainer.global_step)
+        raise SystemExit(TERMINATED) from None
+    except OSError as error:
+        raise OSError(
+            f"training stopped at step {trainer.global_step}: {error}. Its last checkpoint is whole; "
+            "when there is room to write again, go on with --resume auto"
+        ) from error
     except SystemExit:  # how Lightning answers Ctrl-C
         if not trainer.interrupted:
             raise
@@ -305,6 +334,7 @@ def _fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoin
 @alone()
 def _finish(model: Model, source: Source, held_out: Source | None, folder: Path) -> None:
     """Fit the density of the training embeddings, keep the scores of known images, and save for the last time."""
+    check_finite(model.method, "at the end")
     some = source.subset(torch.linspace(0, len(source) - 1, min(len(source), DENSITY_IMAGES)).long())
     z = model.embed(some, model.method.density_space, progress=False)
     if z.isfinite().all():

@@ -1,0 +1,52 @@
+"""Memory, file handles and processes over many epochs."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from forked import in_child
+from tiny import TINY, tiny_network
+
+import jointembed as je
+from jointembed.training.folder import RunFolder
+
+
+def usage() -> dict[str, int]:
+    process = Path("/proc/self")
+    return {
+        "memory": int((process / "statm").read_text().split()[1]),
+        "files": len(os.listdir(process / "fd")),
+        "processes": len((process / "task" / str(os.getpid()) / "children").read_text().split()),
+    }
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["memory", "workers"])
+def test_thirty_epochs_take_no_more_than_three(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    sizes = [(32, 32)] * 512 if kind == "memory" else [tuple(rng.integers(24, 40, 2)) for _ in range(512)]
+    images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    seen: list[dict[str, int]] = []
+
+    def work() -> None:
+        after_epoch = RunFolder.on_train_epoch_end
+
+        def look(self: RunFolder, *args: object) -> None:
+            after_epoch(self, *args)  # type: ignore[arg-type]
+            seen.append(usage())
+
+        RunFolder.on_train_epoch_end = look  # type: ignore[method-assign]
+        torch.manual_seed(0)
+        options = {"epochs": 30, "batch_size": 64, "image_size": 32, "watch_every": 1, "progress": False, **TINY}
+        je.train(images, backbone=tiny_network(3), out=tmp_path / "x", **options)
+        (tmp_path / "seen").write_text(json.dumps(seen))
+
+    assert in_child(work) == 0
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert len(seen) == 30
+    assert seen[29]["memory"] == pytest.approx(seen[2]["memory"], rel=0.02)
+    assert seen[29]["files"] <= seen[2]["files"]
+    assert seen[29]["processes"] <= seen[2]["processes"]
