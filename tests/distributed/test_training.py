@@ -56,6 +56,7 @@ def test_two_processes_train_the_weights_of_one_with_twice_the_batch(tmp_path: P
             assert float(row["knn"]) == pytest.approx(float(one["knn"]), abs=0.02)
 
 
+@pytest.mark.soak  # two interpreters that import everything, for one flag
 def test_torchrun_reaches_the_command_line_and_batch_norm_is_warned_of_once(tmp_path: Path) -> None:
     flags = {"data": "digits", "backbone": "resnet10-narrow", "epochs": 1, "batch-size": 128, "out": tmp_path / "x"}
     flags |= {"num-slices": 16, "dim": 8, "devices": 2, "strategy": "ddp", "num-nodes": 1}

@@ -284,7 +284,10 @@ REGIMES = {  # the paper's Table 7, after seconds: (least mean, most mean, least
 }
 
 
-@pytest.mark.parametrize("terms", REGIMES)
+RARE = (("direction", "kl"), ("direction",))  # each ends as another one does
+
+
+@pytest.mark.parametrize("terms", [pytest.param(t, marks=pytest.mark.soak) if t in RARE else t for t in REGIMES])
 def test_regimes_of_the_ablation(terms, tmp_path):
     model = je.train(
         "digits", "vje", "resnet10-tiny", epochs=4, out=tmp_path, batch_size=64, lr=3e-3, terms=terms,
