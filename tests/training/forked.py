@@ -9,6 +9,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def in_child(work: Callable[[], object], after: Callable[[int], object] | None =
         try:
             signal.alarm(LIMIT)
             torch.set_num_threads(1)  # a pool of threads does not survive the fork
+            util._run_after_forkers()  # nor what shares tensors with workers: a plain fork does not tell it
             work()
             code = 0
         except SystemExit as error:
