@@ -28,7 +28,7 @@ from jointembed import methods
 from jointembed.backbones import create_backbone
 from jointembed.data import Views
 from jointembed.methods.lejepa import projector_mlp
-from jointembed.training.run import best_precision, keep_freed_memory
+from jointembed.training.engine import best_precision, keep_freed_memory
 
 BATCH = 256
 

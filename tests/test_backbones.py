@@ -62,3 +62,5 @@ def test_networks_that_give_maps_or_refuse_the_image_are_named() -> None:
         create_backbone(nn.Conv2d(3, 4, 3, padding=1), 3, 8)
     with pytest.raises(ValueError, match=r"backbone: does not take images of shape \(1, 8, 8\)"):
         create_backbone(nn.Conv2d(3, 4, 3), 1, 8)
+    with pytest.raises(ValueError, match=r"backbone: expected features of shape \(2, D\).*got \(2, 0\)"):
+        create_backbone(nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(0)), 3, 8)

@@ -1,5 +1,6 @@
 """The estimators pass scikit-learn's own checks, and do what they are for."""
 
+import inspect
 import pickle
 
 import numpy as np
@@ -15,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import jointembed as je
+from jointembed import methods
 from jointembed.sklearn import GrowingNeuralGas, JointEmbedding, MixtureRegressor, SIGRegTest
 
 
@@ -64,6 +66,13 @@ def test_the_number_of_components_is_found_by_grid_search():
         cv=3,
     ).fit(x, y)
     assert grid.best_params_ == {"mixtureregressor__components": 4}
+
+
+def test_the_gas_has_the_defaults_of_the_one_it_wraps():
+    ours, theirs = (inspect.signature(gas).parameters for gas in (GrowingNeuralGas, methods.gmje.GrowingNeuralGas))
+    shared = ours.keys() & theirs.keys()
+    assert {"max_nodes", "eps_b", "eps_n", "max_age", "insert_every"} <= shared
+    assert all(ours[name].default == theirs[name].default for name in shared)
 
 
 def test_the_gas_finds_the_number_of_clusters():

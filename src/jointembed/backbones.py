@@ -158,7 +158,7 @@ def _feature_dim(net: nn.Module, channels: int, image_size: int) -> int:
         raise ValueError(f"backbone: does not take images of shape {shape}: {error}") from error
     finally:
         net.train(training)
-    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2:
+    if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.shape[1]:
         found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(f"backbone: expected features of shape (2, D) for a batch of 2 images, got {found}")
     return out.shape[1]

@@ -19,7 +19,7 @@ from torch import nn
 import jointembed as je
 from jointembed.methods.lejepa import LeJEPA
 from jointembed.training import Diverged
-from jointembed.training.run import best_precision
+from jointembed.training.engine import best_precision
 
 
 def train(out: Path, seed: int = 0, **options: object) -> je.Model:
@@ -237,3 +237,9 @@ def test_a_run_is_resumed_only_as_it_began(tmp_path: Path) -> None:
     train(tmp_path / "x", epochs=1)
     with pytest.raises(ValueError, match=r"resume: the run in .* has lr 0.002, got 0.1"):
         train(tmp_path / "x", epochs=2, lr=0.1, resume=True)
+    # A method may have gained an option since: it has its default, and the run goes on.
+    config = tmp_path / "x/config.json"
+    written = json.loads(config.read_text())
+    del written["method_options"]["predictor_width"]
+    config.write_text(json.dumps(written))
+    assert torch.equal(weights(train(tmp_path / "x", epochs=2, resume=True)), weights(train(tmp_path / "y", epochs=2)))

@@ -23,8 +23,8 @@ Without a floor neither is bounded below, for sigma -> 0 where views agree, whic
 VJE compares unit vectors, while embeddings here have norm about sqrt(D): directions are compared on the sphere of that
 radius, or the posterior's variance could not also be the likelihood's. As in GMJE-MDN, and for its reason, views are
 taken to agree until shown otherwise: means are the context plus a departure, which in the mixture has a price, and the
-mixture's sigma is below 1. Targets get gradients, as in LeJEPA: SIGReg, not
-a stop-gradient, keeps images apart. The networks never see the target.
+mixture's sigma is below 1. Targets get gradients, as in LeJEPA: SIGReg, not a stop-gradient, keeps images apart. The
+networks never see the target.
 
     >>> z = torch.randn(2, 128, 16)  # (V, N, D), the projections of two views
     >>> network = MixtureDensityNetwork(16, 16, components=4)

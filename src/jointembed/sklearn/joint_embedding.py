@@ -88,7 +88,8 @@ class JointEmbedding(ClassNamePrefixFeaturesOutMixin, OutlierMixin, TransformerM
             self.model_ = self._train_rows(self._standardised(X), seed)
             # Of rows, the features tell the strange from the usual better than the projections the loss sees.
             self.density_ = LedoitWolf().fit(self.transform(X))
-        self._n_features_out = self.transform(X[:2] if isinstance(X, np.ndarray) else X).shape[1]
+        one = self.model_.open(X).subset(range(1)) if isinstance(self.model_, Model) else X[:1]
+        self._n_features_out = self.transform(one).shape[1]
         self.offset_ = float(np.percentile(self.score_samples(X), 100 * self.contamination))
         return self
 

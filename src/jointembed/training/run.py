@@ -1,12 +1,9 @@
 """`train`: one call from images to a model in a run folder."""
 
-import ctypes
 import json
 import logging
 import platform
-import signal
 import time
-import warnings
 from dataclasses import asdict
 from numbers import Integral, Real
 from pathlib import Path
@@ -14,9 +11,6 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.plugins.io import CheckpointIO
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from timm.optim import get_optimizer_info
 from torch import nn
 
@@ -28,7 +22,8 @@ from jointembed.data.loading import GrowingViews, Start, channel_statistics
 from jointembed.model import Config, Model
 
 from .callbacks import CollapseWatch, OnlineKNN, Progress
-from .folder import CHECKPOINT, RunFolder, WholeFiles, check_checkpoint, check_finite, check_folder
+from .engine import fit, keep_freed_memory, make_trainer
+from .folder import CHECKPOINT, RunFolder, check_checkpoint, check_finite, check_folder
 from .logs import log_file, only_errors
 from .module import Batches, TrainingModule
 from .processes import fitting_batch, share, warn_of_batch_norm
@@ -39,7 +34,6 @@ LARGEST_DEFAULT_SIZE = 96  # larger images are trained at this side unless asked
 DENSITY_IMAGES = 20_000  # enough for the covariance of a few hundred dimensions
 REFERENCE_IMAGES = 5_000  # whose scores are kept: a percentile needs no more
 WATCHED_IMAGES = 5_000
-TERMINATED = 128 + signal.SIGTERM  # exit code 143: what a shell reports of a process that SIGTERM ended
 
 
 def train(
@@ -121,7 +115,7 @@ def train(
     cls = methods.get(method)
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     processes = {"devices": devices, "strategy": strategy, "num_nodes": num_nodes}
-    lightning = _trainer(folder, epochs, precision, processes | (trainer or {}))
+    lightning = make_trainer(folder, epochs, precision, processes | (trainer or {}))
     checkpoint = folder / CHECKPOINT if resume and (folder / CHECKPOINT).is_file() else None
     # Other ranks come when the first has begun to write.
     going_on = check_folder(folder, resume) if lightning.is_global_zero else checkpoint is not None
@@ -174,7 +168,7 @@ def train(
             lightning.callbacks += ours  # type: ignore[attr-defined]  # Lightning's connector gives it this list
             keep_freed_memory()
             model.method.train()
-            _fit(lightning, module, Batches(source, views, batch_size, seed, start), checkpoint)
+            fit(lightning, module, Batches(source, views, batch_size, seed, start), checkpoint)
             if lightning.is_global_zero:
                 _finish(model, source, held_out, folder)
             if lightning.interrupted:
@@ -257,78 +251,6 @@ def _watches(model: Model, source: Source, every: int, stop: bool, seed: int) ->
     if len(labelled) >= 10:
         watches.append(OnlineKNN(model, source.subset(labelled), every))
     return watches
-
-
-def keep_freed_memory() -> None:
-    """Keep glibc from mapping large blocks anew, and returning them, in every step.
-
-    It helped where activations are large (resnet10-narrow) and hurt where they are small (resnet10-tiny, small views).
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
-        libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, 2**31 - 1)
-
-
-def best_precision() -> str:
-    """bf16 autocast where the GPU or the CPU multiplies it natively; emulated elsewhere, it is many times slower."""
-    if torch.cuda.is_available():
-        return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    if torch.backends.mps.is_available():
-        return "32-true"
-    native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return "bf16-mixed" if native else "32-true"
-
-
-def _trainer(folder: Path, epochs: int, precision: str, options: dict[str, Any]) -> L.Trainer:
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    defaults = {
-        "max_epochs": epochs,
-        "precision": best_precision() if precision == "auto" else precision,
-        "logger": TensorBoardLogger(folder, name="", version="tensorboard"),
-        "default_root_dir": folder,
-        "log_every_n_steps": 1,
-        "sync_batchnorm": torch.cuda.is_available() and options.get("accelerator") != "cpu",
-        "use_distributed_sampler": False,  # EpochBatches knows ranks
-        "enable_checkpointing": False,  # RunFolder writes them
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    given = options.get("plugins") or []
-    plugins = list(given) if isinstance(given, list | tuple) else [given]
-    if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-        plugins.append(WholeFiles())
-    try:
-        return L.Trainer(**{**defaults, **options, "plugins": plugins})
-    except TypeError as error:
-        raise ValueError(f"trainer: expected arguments of lightning.Trainer, got {options}: {error}") from error
-
-
-def _fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint: Path | None) -> None:
-    """Lightning's fit. On Ctrl-C it returns, so that the model can be finished and saved; SIGTERM leaves no time."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*does not have many workers.*")  # reading from memory needs none
-            warnings.filterwarnings("ignore", ".*your dataloader is not resumable.*")  # EpochBatches knows its start
-            warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
-            warnings.filterwarnings("ignore", ".*recommended to use `self.log.*sync_dist=True.*")  # one rank has these
-            trainer.fit(module, datamodule=batches, ckpt_path=checkpoint, weights_only=True)
-    except SIGTERMException:
-        log.warning("SIGTERM at step %d; go on with --resume auto", trainer.global_step)
-        raise SystemExit(TERMINATED) from None
-    except OSError as error:
-        raise OSError(
-            f"training stopped at step {trainer.global_step}: {error}. Its last checkpoint is whole; "
-            "when there is room to write again, go on with --resume auto"
-        ) from error
-    except SystemExit:  # how Lightning answers Ctrl-C
-        if not trainer.interrupted:
-            raise
-        log.warning("interrupted at step %d; finishing the model", trainer.global_step)
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 @alone()

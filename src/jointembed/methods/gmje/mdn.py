@@ -151,7 +151,8 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         projector_layers: 1 to 3 linear layers.
         components: of the mixture over the target.
         width: of the network's hidden layers.
-        floor: smallest standard deviation of a component, where that of all embeddings is 1, the largest.
+        floor: smallest standard deviation of a component, where that of all embeddings is 1.
+        ceiling: largest standard deviation of a component.
         departure: price of the components' mean squared distance from the context.
         balance: price of using components unequally.
         weight: of the entropy of the marginals.
@@ -168,6 +169,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         components: int = 8,
         width: int = 256,
         floor: float = 0.3,
+        ceiling: float = 1.0,
         departure: float = 1.0,
         balance: float = 0.1,
         weight: float = 1.0,
@@ -177,7 +179,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
                 f"weight, departure, balance: expected at least 0, got {weight}, {departure} and {balance}"
             )
         super().__init__(backbone, dim, projector_width, projector_layers)
-        self.network = MixtureDensityNetwork(dim, dim, components, width, floor, 1.0, residual=True)
+        self.network = MixtureDensityNetwork(dim, dim, components, width, floor, ceiling, residual=True)
         self.guard = EntropyGuard(dim)
         self.weight, self.departure, self.balance = weight, departure, balance
 
