@@ -51,6 +51,21 @@ def test_a_crop_that_never_fits_becomes_torchvisions_central_one(height, width):
     assert ours.tolist() == [list(RandomResizedCrop.get_params(image, list(scale), list(ratio)))] * 5
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_views_may_differ_in_how_often_something_happens(first):
+    settings = replace(PRESETS["dino"], flip=(0.0, 1.0))
+    sizes = np.full(4000, 32)
+    p = draw(generator(1), settings, settings.crop_scale, sizes, sizes, 3, True, first)
+    view = p.slot // len(sizes)
+    for happened, chances in ((p.sigma > 0, (1.0, 0.1, 0.5)), (p.solarise, (0.0, 0.2, 0.0)), (p.flip, (0.0, 1.0))):
+        for v in range(3):
+            rate = chances[min(v + first, len(chances) - 1)]
+            count = int(happened[view == v].sum())
+            assert (
+                stats.binomtest(count, len(sizes), rate).pvalue > 1e-4 if 0 < rate < 1 else count == rate * len(sizes)
+            )
+
+
 def test_operations_happen_at_their_rates():
     settings = replace(SIMCLR, flip=0.5, vertical_flip=0.1, jitter=0.8, grey=0.2, blur=0.3, solarise=0.15)
     p = many(settings)

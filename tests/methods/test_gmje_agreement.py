@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import entropy
@@ -41,6 +42,20 @@ def test_a_learned_density_pulls_unrelated_views_nowhere_and_the_prior_together(
     # Per direction S = [[1, r], [r, 1]] with r = 0.9 / 2: S^-1 has -r / (1 - r^2) off its diagonal. Two views: half.
     r = 0.9 / 2
     assert pull(0.5) == pytest.approx(-r / (1 - r**2) / 2, rel=1e-5)
+
+
+def test_what_was_learned_is_the_covariance_of_the_embeddings_without_the_prior() -> None:
+    z = torch.randn(500, 3, generator=torch.Generator().manual_seed(2)) @ torch.tensor(
+        [[1.0, 0.8, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 2.0]]
+    )
+    prototypes = OnlinePrototypes(1, 3, floor=0.01, prior_weight=0.9)
+    for _ in range(400):
+        prototypes.follow(z)
+    expected = torch.from_numpy(np.cov(z.numpy().T, bias=True)).float() + 0.01 * torch.eye(3)
+    torch.testing.assert_close(prototypes.learned().covariances[0], expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        prototypes().covariances[0], 0.1 * expected + 0.9 * (1 + 0.01) * torch.eye(3), rtol=1e-3, atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("kind", [Prototypes, OnlinePrototypes])
@@ -90,10 +105,10 @@ def test_a_residual_network_that_says_nothing_gives_the_context_and_sigma_stays_
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
-        ("gmje", {"agreement": 1.0}, "agreement, prior_weight, balance: expected from 0 to below 1, got 1.0, 0.5"),
+        ("gmje", {"agreement": 1.0}, "agreement, prior_weight, balance: expected from 0 to below 1, got 1.0, 0.9"),
         ("gmje", {"prior_weight": -0.1}, "agreement, prior_weight, balance: expected from 0 to below 1"),
         ("gmje-mdn", {"departure": -1.0}, "weight, departure, balance: expected at least 0, got 1.0, -1.0"),
-        ("gmje-mdn", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 1.0, got 1.0"),
+        ("gmje-mdn", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 0.5, got 1.0"),
     ],
 )
 def test_bad_priors_are_named(method: str, options: dict, message: str) -> None:

@@ -99,7 +99,7 @@ def smallest_sigma(model: Model, z: torch.Tensor) -> float:
     method: Any = model.method
     if model.config.method == "gmje-mdn":
         return float(method.network.parts(z)[2].min())
-    return float(torch.linalg.eigvalsh(method.prototypes().covariances).min().sqrt())
+    return float(torch.linalg.eigvalsh(method.prototypes.learned().covariances).min().sqrt())
 
 
 def floor(model: Model) -> float:

@@ -57,7 +57,7 @@ class BarlowTwins(Method, name="barlow-twins"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
-    preset = "lejepa"  # of those there are the nearest to the paper's, whose jitter it shares
+    preset = "byol"
 
     def __init__(self, backbone: nn.Module, weight: float = 5e-3, dim: int = 512, projector_width: int = 512) -> None:
         check_not_negative(weight=weight)

@@ -47,7 +47,7 @@ class BYOL(Method, name="byol"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
-    preset = "lejepa"  # of those there are the nearest to the paper's, whose jitter it shares
+    preset = "byol"
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class DINO(Method, name="dino"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
-    preset = "lejepa"  # of those there are the nearest to the paper's, whose jitter it shares
+    preset = "dino"
 
     centre: Tensor
 

@@ -105,7 +105,7 @@ class SwAV(Method, name="swav"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
-    preset = "simclr"  # the paper's but for the area of its crops
+    preset = "swav"
 
     def __init__(
         self,

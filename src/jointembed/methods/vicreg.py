@@ -73,7 +73,7 @@ class VICReg(Method, name="vicreg"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
-    preset = "lejepa"  # of those there are the nearest to the paper's, whose jitter it shares
+    preset = "byol"
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from jointembed.data.views.presets import Range, Settings
+from jointembed.data.views.presets import Chance, Range, Settings
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 NO_JITTER = 4
@@ -63,8 +63,15 @@ def draw(
     widths: np.ndarray,
     num_views: int,
     blurred: bool,
+    first: int = 0,
 ) -> Parameters:
-    """Parameters of `num_views` views of each image, whose sizes are given."""
+    """Parameters of `num_views` views of each image, whose sizes are given; `first` is the number of the first one."""
+
+    def chance(p: Chance) -> float | np.ndarray:
+        if not isinstance(p, tuple | list):
+            return p
+        return np.repeat([p[min(view, len(p) - 1)] for view in range(first, first + num_views)], count)
+
     count = len(heights)
     n = count * num_views
     image = np.tile(np.arange(count), num_views)
@@ -79,21 +86,21 @@ def draw(
     sigma_low, sigma_high = settings.blur_sigma
     sigma = sigma_low + (sigma_high - sigma_low) * rng.random(n)
     angle = settings.rotation * (2 * rng.random(n) - 1)
-    hue_stage = np.where(coin[2] < settings.jitter, (order == HUE).argmax(1), NO_JITTER)
+    hue_stage = np.where(coin[2] < chance(settings.jitter), (order == HUE).argmax(1), NO_JITTER)
     parameters = Parameters(
         image=image,
         slot=np.arange(n),
         box=box,
-        flip=coin[0] < settings.flip,
-        vertical_flip=coin[1] < settings.vertical_flip,
+        flip=coin[0] < chance(settings.flip),
+        vertical_flip=coin[1] < chance(settings.vertical_flip),
         angle=angle,
         hue_stage=hue_stage,
         blend=blend,
         factor=np.take_along_axis(factor, blend, 1),
         hue=factor[:, HUE],
-        grey=coin[3] < settings.grey,
-        sigma=np.where(blurred & (coin[4] < settings.blur), sigma, 0.0),
-        solarise=coin[5] < settings.solarise,
+        grey=coin[3] < chance(settings.grey),
+        sigma=np.where(blurred & (coin[4] < chance(settings.blur)), sigma, 0.0),
+        solarise=coin[5] < chance(settings.solarise),
     )
     return parameters.take(hue_stage.argsort(kind="stable"))
 

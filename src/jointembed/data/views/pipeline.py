@@ -63,13 +63,12 @@ class Views:
         heights, widths = np.array([image.shape[-2:] for image in images]).T
         source = _source(images)
         views: list[Tensor] = []
-        for number, size, scale in (
-            (self.num_global, self.size, self.settings.crop_scale),
-            (self.num_local, self.local_size, self.settings.local_scale),
+        for first, number, size, scale in (
+            (0, self.num_global, self.size, self.settings.crop_scale),
+            (self.num_global, self.num_local, self.local_size, self.settings.local_scale),
         ):
-            parameters = draw(
-                rng, self.settings, scale, heights, widths, number, blurred=size >= self.settings.blur_min_size
-            )
+            blurred = size >= self.settings.blur_min_size
+            parameters = draw(rng, self.settings, scale, heights, widths, number, blurred, first)
             device = images[0].device
             out = torch.empty(number * len(images), channels, size, size, device=device)
             chunk = max(1, CHUNK // (channels * size * size)) if device.type == "cpu" else len(out)

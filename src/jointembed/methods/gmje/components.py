@@ -76,20 +76,26 @@ class Prototypes(nn.Module):
     def forward(self) -> GaussianMixture:
         return self._mixture(self._balanced(self.logits.softmax(-1)), lambda: self.factors @ self.factors.mT)
 
+    def learned(self) -> GaussianMixture:
+        """What the embeddings are distributed as, in the end; factors fit them together with the prior."""
+        return self()
+
     def _balanced(self, weights: Tensor) -> Tensor:
         return weights.lerp(torch.full_like(weights, 1 / len(weights)), self.balance)
 
-    def _mixture(self, weights: Tensor, covariances: Callable[[], Tensor]) -> GaussianMixture:
+    def _mixture(
+        self, weights: Tensor, covariances: Callable[[], Tensor], prior_weight: float | None = None
+    ) -> GaussianMixture:
         if self.covariance == "fixed":
             variances = torch.full_like(weights[:1], self.temperature)
             return GaussianMixture.isotropic(weights, self.means, variances, validate_args=False)
         with torch.autocast(weights.device.type, enabled=False):
-            return GaussianMixture(weights, self.means, self._held(covariances()), validate_args=False)
+            return GaussianMixture(weights, self.means, self._held(covariances(), prior_weight), validate_args=False)
 
-    def _held(self, covariances: Tensor) -> Tensor:
-        """Learned covariances (..., d, d), with the prior's share, and above the floor."""
+    def _held(self, covariances: Tensor, prior_weight: float | None = None) -> Tensor:
+        """Learned covariances (..., d, d), with the prior's share, by default its own, and above the floor."""
         floor = self.floor * torch.eye(covariances.shape[-1], device=covariances.device)
-        return covariances.lerp(self.prior, self.prior_weight) + floor
+        return covariances.lerp(self.prior, self.prior_weight if prior_weight is None else prior_weight) + floor
 
     @torch.no_grad()
     def follow(self, z: Tensor, rate: float = 0.05) -> None:
@@ -148,6 +154,10 @@ class OnlinePrototypes(Prototypes):
 
     def forward(self) -> GaussianMixture:
         return self._mixture(self.weights, lambda: self.covariances)
+
+    def learned(self) -> GaussianMixture:
+        """The averages alone: the prior is there to pull on an encoder, and of what it has learned it says nothing."""
+        return self._mixture(self.weights, lambda: self.covariances, prior_weight=0.0)
 
     def _learn(self, z: Tensor, rate: float) -> None:
         share = self().responsibilities(z) / len(z)  # (N, K), all of it sums to one

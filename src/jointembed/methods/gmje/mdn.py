@@ -10,7 +10,8 @@ it, mu_k = z_t and sigma = 0 explain everything and say nothing (the identity co
 Nor does the likelihood make views agree that do not yet: of a direction in which z_c says nothing of z_t, the network
 says mu = 0 with a wide sigma, and neither view is pulled to the other; it keeps its entropy as noise. So the method
 takes views to agree until shown otherwise: the means are the context plus a departure that has a price, and sigma is
-less than 1, the target's deviation when nothing is known.
+well below 1, the target's deviation when nothing is known. Nor may sigma differ much between directions: the pull is one
+over its square, and where it is free, few directions become ever more predictable and the others stay noise.
 
     >>> network = MixtureDensityNetwork(8, 8, components=3)
     >>> z_context, z_target = torch.randn(2, 128, 8)
@@ -169,8 +170,8 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         components: int = 8,
         width: int = 256,
         floor: float = 0.3,
-        ceiling: float = 1.0,
-        departure: float = 1.0,
+        ceiling: float = 0.5,
+        departure: float = 3.0,
         balance: float = 0.1,
         weight: float = 1.0,
     ) -> None:

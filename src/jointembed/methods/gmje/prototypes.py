@@ -7,8 +7,10 @@ the entropy of each view's own embeddings leaves, for one component, minus the m
 
 which rewards agreement and spread, and which a floor on the covariance bounds. But where views do not agree yet it
 stands still: of two uncorrelated numbers a learned density expects no correlation, and pulls neither to the other. Such
-directions keep their entropy as noise, and the features tell little. A prior in which views agree, mixed into the
-covariance (the mode of an inverse-Wishart posterior is such a mixture), gives every direction a pull from the start.
+directions keep their entropy as noise, and the features tell little. And where views agree it pulls ever harder, by one
+over what is left between them: given time, few directions take everything. A prior in which views agree, mixed into the
+covariance (the mode of an inverse-Wishart posterior is such a mixture), gives every direction a pull from the start,
+and with most of the weight nearly the same one. What is asked of the model afterwards is the learned density alone.
 
 The mixture itself is learned by the gradient of the loss, as in the paper, or by stepwise EM, which needs no learning
 rate of its own and follows a moving cloud of embeddings faster.
@@ -94,9 +96,9 @@ class GMJE(SphereMethod, name="gmje"):
         learning: Literal["em", "gradient", "gng", "smc"] = "em",
         covariance: Literal["shared", "full", "fixed"] = "shared",
         temperature: float = 1.0,
-        floor: float = 0.05,
-        agreement: float = 0.9,
-        prior_weight: float = 0.5,
+        floor: float = 0.02,
+        agreement: float = 0.95,
+        prior_weight: float = 0.9,
         balance: float = 0.5,
         weight: float = 1.0,
         revive_every: int = 100,
@@ -146,9 +148,9 @@ class GMJE(SphereMethod, name="gmje"):
         """The mixture's own marginal of one view (Eq. 97)."""
         super().density()  # refuses a model whose training has not ended
         with torch.no_grad():
-            return self.prototypes().marginal(range(self.dim))
+            return self.prototypes.learned().marginal(range(self.dim))
 
     def posterior(self, encoded: dict[str, Tensor]) -> GaussianMixture:
         """The embedding of another view of each image, given this one (Eqs. 102-104)."""
         with torch.no_grad():
-            return self.prototypes().condition(range(self.dim), encoded["projector"])
+            return self.prototypes.learned().condition(range(self.dim), encoded["projector"])
