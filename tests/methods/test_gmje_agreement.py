@@ -1,5 +1,6 @@
 """What makes views agree that do not yet, and keeps components in use: the priors of GMJE and GMJE-MDN."""
 
+import copy
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from jointembed.backbones import create_backbone
 from jointembed.distributions import GaussianMixture
 from jointembed.methods.gmje import MixtureDensityNetwork, mdn_loss, prototype_loss
 from jointembed.methods.gmje.components import OnlinePrototypes, Prototypes
+from jointembed.methods.gmje.guard import guard_for
 
 DIM = 4
 
@@ -56,6 +58,21 @@ def test_what_was_learned_is_the_covariance_of_the_embeddings_without_the_prior(
     torch.testing.assert_close(
         prototypes().covariances[0], 0.1 * expected + 0.9 * (1 + 0.01) * torch.eye(3), rtol=1e-3, atol=1e-4
     )
+
+
+def test_entropy_insists_on_every_direction_and_sigreg_on_the_cloud() -> None:
+    z = torch.randn(256, 64, generator=torch.Generator().manual_seed(3))
+    flat, point = z * (torch.arange(64) > 0), 0.01 * z
+
+    def spread(guard: torch.nn.Module, z: torch.Tensor) -> float:
+        return float(copy.deepcopy(guard).train()(z)) / 64  # the same directions for all
+
+    sigreg, entropy_of = guard_for("sigreg", 64), guard_for("entropy", 64)
+    assert spread(sigreg, z) == pytest.approx(-float(copy.deepcopy(sigreg.sigreg)(z[None])))
+    lost = spread(entropy_of, z) - spread(entropy_of, flat)
+    assert lost == pytest.approx(0.5 * math.log(float(z[:, 0].var(correction=0)) / 1e-4) / 64, rel=0.05)
+    # One direction of 64 takes 1/64 of the variance from a random side; all of them take everything.
+    assert abs(spread(sigreg, z) - spread(sigreg, flat)) < 0.01 * (spread(sigreg, z) - spread(sigreg, point))
 
 
 @pytest.mark.parametrize("kind", [Prototypes, OnlinePrototypes])
@@ -105,10 +122,11 @@ def test_a_residual_network_that_says_nothing_gives_the_context_and_sigma_stays_
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
+        ("gmje-mdn", {"guard": "none"}, "guard: expected one of sigreg, entropy, got 'none'"),
         ("gmje", {"agreement": 1.0}, "agreement, prior_weight, balance: expected from 0 to below 1, got 1.0, 0.9"),
         ("gmje", {"prior_weight": -0.1}, "agreement, prior_weight, balance: expected from 0 to below 1"),
-        ("gmje-mdn", {"departure": -1.0}, "weight, departure, balance: expected at least 0, got 1.0, -1.0"),
-        ("gmje-mdn", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 0.5, got 1.0"),
+        ("gmje-mdn", {"departure": -1.0}, "weight, departure, balance: expected at least 0, got 0.1, -1.0"),
+        ("gmje-mdn", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 0.8, got 1.0"),
     ],
 )
 def test_bad_priors_are_named(method: str, options: dict, message: str) -> None:

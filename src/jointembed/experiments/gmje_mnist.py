@@ -133,7 +133,7 @@ def densities(family: str, model: Model, codes: Tensor, seed: int) -> dict[str, 
     floor = 1e-4 * torch.eye(DIM)
     return {
         "its mixture": mixture,
-        "the paper's way": GaussianMixture(uniform, means, (method.guard.memory + floor)[None], validate_args=False),
+        "the paper's way": GaussianMixture(uniform, means, (codes.T.cov() + floor)[None], validate_args=False),
     }
 
 

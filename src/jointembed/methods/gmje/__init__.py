@@ -2,7 +2,7 @@
 
 from .bank import ParticleBank, info_nce
 from .contrastive import GMJESMC
-from .guard import EntropyGuard, gaussian_entropy
+from .guard import EntropyGuard, SIGRegGuard, gaussian_entropy
 from .mdn import GMJEMDN, MixtureDensityNetwork, mdn_loss
 from .neural_gas import GrowingNeuralGas
 from .prototypes import GMJE, prototype_loss
@@ -15,6 +15,7 @@ __all__ = [
     "GrowingNeuralGas",
     "MixtureDensityNetwork",
     "ParticleBank",
+    "SIGRegGuard",
     "gaussian_entropy",
     "info_nce",
     "mdn_loss",

@@ -1,9 +1,15 @@
-"""What keeps the embeddings from shrinking: the entropy of their distribution, under a covariance that has a memory."""
+"""What keeps the embeddings from shrinking: their entropy, under a covariance that has a memory, or SIGReg.
+
+Entropy is what the mutual information of two views asks for, and asks it of every direction: its pull on a variance is
+one over it, so that embeddings of D dimensions must vary in all D, be it with noise. SIGReg looks at the cloud from
+random sides, where one direction is little among D, and leaves it to the likelihood which of them are worth having.
+"""
 
 import torch
 from torch import Tensor, nn
 
 from jointembed._distributed import covariance, world_size
+from jointembed.normality import SIGReg
 
 from ..base import at_least_float32
 
@@ -50,3 +56,28 @@ class EntropyGuard(nn.Module):
             share = max(1 - self.decay, 1 / int(self.steps))
             self.memory.lerp_(covariance(at_least_float32(z.detach())), share)
         return gaussian_entropy(z, self.memory)
+
+
+class SIGRegGuard(nn.Module):
+    """Minus SIGReg of embeddings (N, D), D times: per dimension it is the statistic itself.
+
+    Args:
+        num_slices: random directions per step.
+    """
+
+    def __init__(self, num_slices: int = 256) -> None:
+        super().__init__()
+        self.sigreg = SIGReg(num_slices=num_slices)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return -z.shape[1] * self.sigreg(z[None])
+
+
+GUARDS = ("sigreg", "entropy")
+
+
+def guard_for(name: str, dim: int) -> nn.Module:
+    """The guard of this name, for embeddings of `dim` dimensions."""
+    if name not in GUARDS:
+        raise ValueError(f"guard: expected one of {', '.join(GUARDS)}, got {name!r}")
+    return SIGRegGuard() if name == "sigreg" else EntropyGuard(dim)

@@ -10,8 +10,9 @@ it, mu_k = z_t and sigma = 0 explain everything and say nothing (the identity co
 Nor does the likelihood make views agree that do not yet: of a direction in which z_c says nothing of z_t, the network
 says mu = 0 with a wide sigma, and neither view is pulled to the other; it keeps its entropy as noise. So the method
 takes views to agree until shown otherwise: the means are the context plus a departure that has a price, and sigma is
-well below 1, the target's deviation when nothing is known. Nor may sigma differ much between directions: the pull is one
-over its square, and where it is free, few directions become ever more predictable and the others stay noise.
+below 1, the target's deviation when nothing is known, and much the same for all directions: the pull is one over its
+square, and a sigma that is free lets few directions take everything. Entropy asks for D directions, noise or not;
+SIGReg in its place does not insist (see `guard.py`).
 
     >>> network = MixtureDensityNetwork(8, 8, components=3)
     >>> z_context, z_target = torch.randn(2, 128, 8)
@@ -21,6 +22,7 @@ over its square, and where it is free, few directions become ever more predictab
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ from jointembed.distributions import GaussianMixture
 
 from ..base import at_least_float32
 from .components import IDLE
-from .guard import EntropyGuard, gaussian_entropy
+from .guard import gaussian_entropy, guard_for
 from .sphere import SphereMethod
 
 
@@ -50,7 +52,7 @@ def mdn_loss(
         z_target: (N, D').
         conditional: of the target given each context, with batch shape (N,).
         weight: of the entropies; 0 for targets that are data and cannot shrink.
-        entropy: of embeddings (N, D), up to a constant.
+        entropy: of embeddings (N, D), up to a constant, or another measure of their spread.
         departure: price of the components' mean squared distance from the context, where both views have one space.
         balance: price of using components unequally: of what the entropy of their mean weights lacks of log K.
     """
@@ -65,7 +67,7 @@ def mdn_loss(
     terms = {"loss": nll, "nll": nll}
     if weight:
         spread = (entropy(z_context) + entropy(z_target)) / width
-        terms |= {"loss": nll - weight * spread, "entropy": spread}
+        terms |= {"loss": nll - weight * spread, "spread": spread}
     if departure:
         distance = departure_from(z_context, conditional)
         terms |= {"loss": terms["loss"] + departure * distance, "departure": distance}
@@ -156,7 +158,8 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         ceiling: largest standard deviation of a component.
         departure: price of the components' mean squared distance from the context.
         balance: price of using components unequally.
-        weight: of the entropy of the marginals.
+        guard: what keeps the marginals from shrinking: "sigreg" or "entropy".
+        weight: of the guard; about 1 for "entropy".
     """
 
     scores = ("density", "conditional")
@@ -169,11 +172,12 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         projector_layers: int = 3,
         components: int = 8,
         width: int = 256,
-        floor: float = 0.3,
-        ceiling: float = 0.5,
+        floor: float = 0.5,
+        ceiling: float = 0.8,
         departure: float = 3.0,
         balance: float = 0.1,
-        weight: float = 1.0,
+        guard: Literal["sigreg", "entropy"] = "sigreg",
+        weight: float = 0.1,
     ) -> None:
         if not min(weight, departure, balance) >= 0:
             raise ValueError(
@@ -181,14 +185,15 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
             )
         super().__init__(backbone, dim, projector_width, projector_layers)
         self.network = MixtureDensityNetwork(dim, dim, components, width, floor, ceiling, residual=True)
-        self.guard = EntropyGuard(dim)
+        self.guard = guard_for(guard, dim)
         self.weight, self.departure, self.balance = weight, departure, balance
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         context, target = self.pairs(views, num_global)
         weights, means, scales = self.network.parts(context)
         conditional = GaussianMixture.diagonal(weights, means, scales.square(), validate_args=False)
-        terms = mdn_loss(context, target, conditional, self.weight, self.guard, self.departure, self.balance)
+        spread = self.guard(context)  # of the targets too: they are the same embeddings in another order
+        terms = mdn_loss(context, target, conditional, self.weight, lambda _: spread, self.departure, self.balance)
         with torch.no_grad():
             usage = mean_over_ranks(conditional.responsibilities(target).mean(0), len(target))  # (K,)
         return terms | {"sigma": scales.detach().mean(), "used": (usage > IDLE / len(usage)).float().mean()}

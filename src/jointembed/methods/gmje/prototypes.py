@@ -11,6 +11,7 @@ directions keep their entropy as noise, and the features tell little. And where 
 over what is left between them: given time, few directions take everything. A prior in which views agree, mixed into the
 covariance (the mode of an inverse-Wishart posterior is such a mixture), gives every direction a pull from the start,
 and with most of the weight nearly the same one. What is asked of the model afterwards is the learned density alone.
+Entropy asks for D directions, noise or not; SIGReg in its place does not insist (see `guard.py`).
 
 The mixture itself is learned by the gradient of the loss, as in the paper, or by stepwise EM, which needs no learning
 rate of its own and follows a moving cloud of embeddings faster.
@@ -30,7 +31,7 @@ from jointembed._distributed import gather_rows, mean_over_ranks
 from jointembed.distributions import GaussianMixture
 
 from .components import GrowingPrototypes, OnlinePrototypes, ParticlePrototypes, Prototypes
-from .guard import EntropyGuard, gaussian_entropy
+from .guard import gaussian_entropy, guard_for
 from .sphere import SphereMethod
 
 
@@ -50,14 +51,14 @@ def prototype_loss(
         z_target: of the other view, (N, D').
         mixture: over [z_context, z_target], D + D' wide (Eq. 15, or 16 with a covariance each).
         weight: of the entropies; 0 is the paper's loss, which collapses where the encoder and the covariance learn.
-        entropy: of embeddings (N, D), up to a constant.
+        entropy: of embeddings (N, D), up to a constant, or another measure of their spread.
     """
     z = torch.cat([z_context, z_target], dim=-1)
     if mixture.event_shape != z.shape[-1:]:
         raise ValueError(f"mixture: expected {z.shape[-1]} dimensions as the two views have, got {mixture.event_shape}")
     nll = -mean_over_ranks(mixture.log_prob(z).mean(), len(z)) / z.shape[-1]
     spread = (entropy(z_context) + entropy(z_target)) / z.shape[-1]
-    return {"loss": nll - weight * spread, "nll": nll, "entropy": spread}
+    return {"loss": nll - weight * spread, "nll": nll, "spread": spread}
 
 
 LEARNING = {"em": OnlinePrototypes, "gradient": Prototypes, "gng": GrowingPrototypes, "smc": ParticlePrototypes}
@@ -80,7 +81,8 @@ class GMJE(SphereMethod, name="gmje"):
         agreement: correlation of the two views in the covariance's prior.
         prior_weight: share of this prior in a learned covariance; 0 for none.
         balance: share of equal weights in the components' learned ones, so that none starves.
-        weight: of the entropy of the marginals.
+        guard: what keeps the marginals from shrinking: "sigreg" or "entropy".
+        weight: of the guard; about 1 for "entropy".
         revive_every: steps between looks for components without images: they share the work of the busiest.
     """
 
@@ -97,10 +99,11 @@ class GMJE(SphereMethod, name="gmje"):
         covariance: Literal["shared", "full", "fixed"] = "shared",
         temperature: float = 1.0,
         floor: float = 0.02,
-        agreement: float = 0.95,
+        agreement: float = 0.8,
         prior_weight: float = 0.9,
         balance: float = 0.5,
-        weight: float = 1.0,
+        guard: Literal["sigreg", "entropy"] = "sigreg",
+        weight: float = 0.1,
         revive_every: int = 100,
     ) -> None:
         if learning not in LEARNING:
@@ -119,7 +122,7 @@ class GMJE(SphereMethod, name="gmje"):
         self.prototypes = LEARNING[learning](
             prototypes, 2 * dim, covariance, temperature, floor, prior, prior_weight, balance
         )
-        self.guard = EntropyGuard(dim)
+        self.guard = guard_for(guard, dim)
         self.weight, self.revive_every = weight, revive_every
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.joint: Tensor | None = None  # this step's joint embeddings of all ranks, for what follows the step
@@ -131,7 +134,8 @@ class GMJE(SphereMethod, name="gmje"):
         if not self.prototypes.usage.any():
             self.prototypes.follow(self.joint)
         mixture = self.prototypes()
-        terms = prototype_loss(context, target, mixture, self.weight, self.guard)
+        spread = self.guard(context)  # of the targets too: they are the same embeddings in another order
+        terms = prototype_loss(context, target, mixture, self.weight, lambda _: spread)
         with torch.no_grad():
             sigma = mixture.covariances.diagonal(dim1=-2, dim2=-1).mean().sqrt()
         return terms | {"sigma": sigma, "used": self.prototypes.used.float().mean()}
