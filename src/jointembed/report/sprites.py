@@ -18,6 +18,7 @@ COLUMNS, PER_SHEET = 32, 1024
 PIXELS = 6_000_000  # of all thumbnails together: about as many bytes as 5,000 CIFAR images take
 LARGEST = 96  # side of a thumbnail
 BLOCK = 16  # what WebP compresses as one: thumbnails that begin at its multiples do not bleed into each other
+QUALITY = 88
 SHARP = 20  # up to this side nothing may be lost
 
 
@@ -58,7 +59,9 @@ def _thumbnail(pixels: Tensor, limit: int) -> Image.Image:
 def _sheet(tiles: list[Image.Image], cell: int) -> str:
     sheet = Image.new("RGB", (min(len(tiles), COLUMNS) * cell, -(-len(tiles) // COLUMNS) * cell))
     for place, tile in enumerate(tiles):
-        sheet.paste(tile, (place % COLUMNS * cell, place // COLUMNS * cell))
+        margin = ((0, cell - tile.height), (0, cell - tile.width), (0, 0))
+        filled = np.pad(np.asarray(tile), margin, "edge")  # what lies beside it would shine through
+        sheet.paste(Image.fromarray(filled), (place % COLUMNS * cell, place // COLUMNS * cell))
     file = io.BytesIO()
-    sheet.save(file, "WEBP", quality=80, lossless=cell <= SHARP, method=4)
+    sheet.save(file, "WEBP", quality=QUALITY, lossless=cell <= SHARP, method=4)
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")

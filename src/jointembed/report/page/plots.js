@@ -31,6 +31,7 @@ function layout(extra = {}) {
   };
 }
 
+const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" };
 const CONFIG = { displayModeBar: false, responsive: true };
 
 function plot(target, traces, extra, config = CONFIG) {
@@ -76,7 +77,7 @@ function histogram(target, alarm, step) {
   };
   const line = { type: "line", x0: step.value, x1: step.value, y0: 0, y1: 1, yref: "paper", line: { color: tone("--alarm"), width: 2, dash: "dash" } };
   plot(target, [bars, outline], {
-    bargap: 0, shapes: [line], showlegend: true, legend: { orientation: "h", y: 1.12, x: 0 },
+    bargap: 0, shapes: [line], showlegend: true, legend: LEGEND,
     xaxis: { title: { text: `anomaly score (${alarm.kind})`, standoff: 6 } },
     yaxis: { title: { text: "share of images", standoff: 6 }, tickformat: ".0%" },
   });
@@ -91,7 +92,7 @@ function classVariance(target, rows, classes) {
     marker: { size: 12, color: sorted.map((row) => classColour(row.label)) },
     customdata: sorted.map((row) => row.count), hovertemplate: "%{x:.4g}, mean of %{customdata} images<extra></extra>",
   }], {
-    xaxis: { title: { text: "posterior variance, summed over dimensions", standoff: 6 } },
+    xaxis: { title: { text: "posterior variance", standoff: 6 } },
     yaxis: { tickvals: sorted.map((_, i) => i), ticktext: sorted.map((row) => plain(classes[row.label].slice(0, 30))) },
   });
 }
@@ -116,7 +117,7 @@ function riskCoverage(target, found) {
     hovertemplate: "answering %{x:.0%}: %{y:.1%} wrong<extra></extra>",
   }));
   plot(target, traces, {
-    showlegend: true, legend: { orientation: "h", y: 1.15, x: 0 },
+    showlegend: true, legend: LEGEND,
     xaxis: { range: [0, 1], tickformat: ".0%", title: { text: "share of images answered", standoff: 6 } },
     yaxis: { rangemode: "tozero", tickformat: ".0%", title: { text: "error rate", standoff: 6 } },
   });

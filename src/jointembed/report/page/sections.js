@@ -100,7 +100,7 @@ function patches(run, map) {
   const colours = new Sprites(run.patches.pictures);
   return colours.ready().then(() => {
     byId("patch-rows").replaceChildren(...run.patches.rows.map((index, i) =>
-      make("figure", {}, make("div", {}, map.tile(index, 72), colours.draw(i, 72, "its patches in colour")))));
+      make("figure", {}, make("div", {}, map.tile(index, 66), colours.draw(i, 66, "its patches in colour")))));
   });
 }
 
