@@ -93,6 +93,14 @@ def text(page: Any, selector: str) -> str:
     return page.execute_script("return document.querySelector(arguments[0]).textContent", selector)
 
 
+def click(page: Any, selector: str) -> None:
+    """Click in the middle of the window, where nothing of the browser's own lies over the page."""
+    element = page.execute_script(
+        "const e = document.querySelector(arguments[0]); e.scrollIntoView({block: 'center'}); return e", selector
+    )
+    element.click()
+
+
 def canvas_pixels(page: Any, selector: str) -> np.ndarray:
     url = page.execute_script("return document.querySelector(arguments[0]).toDataURL()", selector)
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("L"))
@@ -102,7 +110,7 @@ def point_at(page: Any, index: int) -> Any:
     """Move the pointer to an image on the map, from outside."""
     from selenium.webdriver import ActionChains
 
-    page.execute_script("document.getElementById('map-plot').scrollIntoView({block: 'center', behavior: 'instant'})")
+    page.execute_script("document.getElementById('map-plot').scrollIntoView({block: 'center'})")
     x, y = page.execute_script(
         """
         const gd = document.getElementById("map-plot"), {_size: size, xaxis, yaxis} = gd._fullLayout;
@@ -166,12 +174,12 @@ def test_search_labels_and_colours(page: Any, facts: dict[str, Any]) -> None:
     assert page.execute_script(shown) == list(range(40, 50))
     assert text(page, "#count") == f"10 of {IMAGES} images"
     page.find_element(By.ID, "search").clear()
-    page.find_element(By.CSS_SELECTOR, "#labels input[data-label='7']").click()
+    click(page, "#labels input[data-label='7']")
     labels = facts["images"]["labels"]
     assert page.execute_script(shown) == [i for i in range(IMAGES) if labels[i] != 7]
-    page.find_element(By.ID, "no-labels").click()
+    click(page, "#no-labels")
     assert text(page, "#count") == f"0 of {IMAGES} images"
-    page.find_element(By.ID, "all-labels").click()
+    click(page, "#all-labels")
 
     colour = "return document.getElementById('map-plot').data[0].marker.color"
     colours = page.execute_script(colour)
@@ -179,7 +187,7 @@ def test_search_labels_and_colours(page: Any, facts: dict[str, Any]) -> None:
     Select(page.find_element(By.ID, "colour")).select_by_visible_text("anomaly score: density")
     assert page.execute_script(colour) == facts["runs"][0]["scores"]["density"]
     x = "return document.getElementById('map-plot').data[0].x"
-    page.find_element(By.CSS_SELECTOR, "#projections input[value='PCA']").click()
+    click(page, "#projections input[value='PCA']")
     assert page.execute_script(x) == facts["runs"][0]["maps"]["PCA"]["x"]
 
 
