@@ -19,7 +19,7 @@ from jointembed.data import open_source
 from jointembed.decoding import NAMES, Decoder, DecoderConfig
 from jointembed.model import Config, Model
 from jointembed.report.encoded import affordable_scores, encode
-from jointembed.report.facts import _extremes, _patches, _samples, choose, gather, short
+from jointembed.report.facts import _evaluation, _extremes, _patches, _samples, choose, finite, gather, short
 from jointembed.report.judged import _risk
 from jointembed.report.patches import patch_features, patch_rgb
 from jointembed.report.sprites import sprites
@@ -87,7 +87,6 @@ def test_risk_by_hand() -> None:
     np.testing.assert_allclose(found["coverage"], [0.2, 0.4, 0.6, 0.8, 1])
     assert found["halves"] == pytest.approx([0, 2 / 3])
     assert found["aurc"] == pytest.approx(np.mean([0, 0, 1 / 3, 1 / 4, 2 / 5]))
-    assert _risk(uncertainty, torch.ones(5, dtype=torch.bool))["normalised"] is None  # JSON has no NaN
 
 
 def test_thumbnails_are_where_the_page_looks_for_them() -> None:
@@ -143,11 +142,35 @@ def test_images_of_all_sizes_without_labels(run: Path) -> None:
     assert found["evaluation"] is None and found["missing"]["evaluation"].startswith("The data have no labels")
     assert found["spoilt"] is None and "several sizes" in found["missing"]["spoilt"]
     assert facts["images"]["labels"] is None and facts["images"]["names"][3] == "image 3"
-    assert facts["images"]["sizes"][5] == (8, 13)
+    assert facts["images"]["sizes"][5] == [8, 13]
     assert [len(found["extremes"][kind]) for kind in ("strangest", "typical")] == [6, 6]
     assert not set(found["extremes"]["strangest"]) & set(found["extremes"]["typical"])
 
 
+def test_few_labels_are_too_few(run: Path) -> None:
+    source = open_source("digits").subset(range(40))
+    assert source.labels is not None
+    source.labels[10:] = -1
+    found = _evaluation(je.load(run), choose(source, 1, 40, None, 0), encode(je.load(run), source, []), None, 0)
+    assert found == {"missing": "Fewer than two classes have 5 images with labels."}
+
+
+def test_a_collapsed_run_has_a_report_that_says_so(tmp_path: Path) -> None:
+    model = untrained("lejepa", dim=4, projector_width=8)
+    for parameter in model.method.backbone.parameters():
+        parameter.data.zero_()
+    model.save(tmp_path)
+    facts = gather([tmp_path], "digits", 60)
+    found = facts["runs"][0]
+    json.dumps(facts, allow_nan=False)
+    assert found["summary"]["checks"][0]["verdict"] == "warn"
+    assert found["summary"]["checks"][0]["text"].startswith("Collapsed: all images get nearly the same features")
+    assert found["summary"]["checks"][1]["verdict"] == "warn"
+    assert any(words.startswith("Undo the collapse first") for words in found["summary"]["next"])
+    assert None not in found["maps"]["t-SNE"]["x"] + found["maps"]["PCA"]["y"]
+    assert "no metrics.csv" in found["history"]["missing"]
+
+
 def test_numbers_for_json() -> None:
-    values = torch.tensor([1.23456789, torch.nan, torch.inf, -1e-9])
-    assert short(values) == [1.2346, None, None, -1e-9]
+    values = short(torch.tensor([1.23456789, torch.nan, torch.inf, -1e-9]))
+    assert finite({"a": [(values, "nan")], "b": True}) == {"a": [[[1.2346, None, None, -1e-9], "nan"]], "b": True}

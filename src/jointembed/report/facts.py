@@ -1,5 +1,6 @@
 """Everything a report says, gathered as plain data: no page is needed to look at it, or to test it."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from .sprites import picture_sheet, sprites
 from .words import summarise
 
 NEIGHBOURS, GALLERY, DRAWS, PATCHED = 8, 12, 12, 8
+LEAST = 5  # images of a class to learn it from
 NO_IMAGES = "No images were given (--data)."
 
 
@@ -80,7 +82,7 @@ def gather(
     facts: dict[str, Any] = {"version": __version__, "runs": found, "images": None}
     if chosen[0] is not None:
         facts["images"] = _images(chosen[0])
-    return facts
+    return finite(facts)
 
 
 def _channels(model: Model) -> int | None:
@@ -215,21 +217,21 @@ def _patches(model: Model, chosen: Images, seed: int) -> dict[str, Any]:
 def _evaluation(model: Model, chosen: Images, encoded: Encoded, kind: str | None, seed: int) -> dict[str, Any]:
     """`judge` on the test split, or on a fifth of the images shown."""
     labels = chosen.shown.labels
-    if labels is None or len(labels[labels >= 0].unique()) < 2:
-        return {"missing": "The data have no labels of two classes or more."}
+    if labels is None or not (labels >= 0).any():
+        return {"missing": "The data have no labels."}
     known = torch.nonzero(labels >= 0).flatten()
     if chosen.test is not None and chosen.test.labels is not None and (chosen.test.labels >= 0).any():
         test = chosen.test.subset(torch.nonzero(chosen.test.labels >= 0).flatten())
-        train, pair = known, (test, encode(model, test, [kind] if kind else []))
+        split, train = "the test split", known
+        pair = test, encode(model, test, [kind] if kind else [])
     else:
         order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))]
         held = max(len(order) // 5, 1)
-        train, pair = order[held:], (chosen.shown.subset(order[:held]), _rows(encoded, order[:held]))
-        if len(labels[train].unique()) < 2:
-            return {"missing": "Too few images have labels."}
-    return judge(model, (chosen.shown.subset(train), _rows(encoded, train)), pair, kind, seed) | {
-        "split": "the test split" if chosen.test is not None else "a fifth of the images, held out at random",
-    }
+        split, train = "a fifth of the images, held out at random", order[held:]
+        pair = chosen.shown.subset(order[:held]), _rows(encoded, order[:held])
+    if int((torch.bincount(labels[train]) >= LEAST).sum()) < 2:
+        return {"missing": f"Fewer than two classes have {LEAST} images with labels."}
+    return judge(model, (chosen.shown.subset(train), _rows(encoded, train)), pair, kind, seed) | {"split": split}
 
 
 def _rows(encoded: Encoded, rows: Tensor) -> Encoded:
@@ -238,6 +240,15 @@ def _rows(encoded: Encoded, rows: Tensor) -> Encoded:
     return Encoded(encoded.features[rows], encoded.latents[rows], scores, uncertainty, encoded.why_not)
 
 
-def short(values: Tensor | np.ndarray, digits: int = 5) -> list[float | None]:
-    """Numbers with so many digits, and None for what is none: JSON has no NaN."""
-    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, np.float64).tolist()]
+def finite(value: Any) -> Any:
+    """The same with None for numbers that are none, at any depth: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def short(values: Tensor | np.ndarray, digits: int = 5) -> list[float]:
+    """Numbers with so many digits: thousands of them are to be read and stored."""
+    return [float(f"{value:.{digits}g}") for value in np.asarray(values, np.float64).tolist()]

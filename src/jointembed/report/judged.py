@@ -108,7 +108,7 @@ def _risk(uncertainty: Tensor, correct: Tensor) -> dict[str, Any]:
     half = len(risk) // 2
     errors = float(risk[half - 1] * half) if half else 0.0
     total = float((~correct).sum())
-    found: dict[str, Any] = {name: None if math.isnan(v) else v for name, v in aurc(uncertainty, correct).items()}
+    found: dict[str, Any] = {**aurc(uncertainty, correct)}
     found |= {"coverage": coverage[some].tolist(), "risk": risk[some].tolist()}
     return found | {"halves": [errors / max(half, 1), (total - errors) / (len(risk) - half)]}
 

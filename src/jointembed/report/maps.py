@@ -18,8 +18,9 @@ def flatten(z: Tensor, seed: int = 0) -> dict[str, np.ndarray]:
 
     unit = torch.nn.functional.normalize(z.double(), dim=1).numpy()
     # t-SNE's authors advise principal components first; it is faster, too.
-    reduced = PCA(min(50, *unit.shape), random_state=seed).fit_transform(unit)
-    start = "pca" if reduced.shape[1] > 1 else "random"
+    with np.errstate(invalid="ignore"):  # of a collapsed cloud, which has no variance to take shares of
+        reduced = PCA(min(50, *unit.shape), random_state=seed).fit_transform(unit)
+    start = "pca" if reduced.shape[1] > 1 and reduced[:, 0].std() > 0 else "random"  # of points that differ at all
     flat = TSNE(init=start, perplexity=min(30, (len(unit) - 1) / 3), random_state=seed).fit_transform(reduced)
     return {"t-SNE": flat, "PCA": np.pad(reduced, ((0, 0), (0, 1)))[:, :2]}
 

@@ -85,19 +85,30 @@ class ImageMap {
   show() {
     this.shown = this.matching();
     const total = this.images.count;
-    byId("count").textContent = `${number(this.shown.length)} of ${number(total)} images`;
+    const rest = this.shown.length > LISTED ? `; the first ${LISTED} are listed` : "";
+    byId("count").textContent = `${number(this.shown.length)} of ${number(total)} images${rest}`;
     byId("matches").replaceChildren(...this.shown.slice(0, LISTED).map((i) => this.option(i)));
+    this.mark();
     this.draw();
   }
 
   option(index) {
     const text = this.label(index) === null ? "" : ` · ${this.label(index)}`;
-    const option = make("li", { role: "option", tabindex: "-1", "aria-selected": String(index === this.selected) });
+    const option = make("li", { role: "option" });
     option.append(name(this.images.names[index]), make("bdi", { className: "muted", textContent: text }));
     option.dataset.image = index;
     option.addEventListener("click", () => this.select(index));
-    if (index === (this.shown.includes(this.selected) ? this.selected : this.shown[0])) option.tabIndex = 0;
     return option;
+  }
+
+  // The selected image is where Tab enters the list, or else the first one.
+  mark() {
+    const options = [...byId("matches").children];
+    const selected = options.find((option) => Number(option.dataset.image) === this.selected);
+    for (const option of options) {
+      option.setAttribute("aria-selected", String(option === selected));
+      option.tabIndex = option === (selected ?? options[0]) ? 0 : -1;
+    }
   }
 
   leaveSearch(event) {
@@ -196,14 +207,10 @@ class ImageMap {
       make("div", { className: "tiles" }, ...this.run.neighbours[index].map((i) => this.tile(i, 64))),
     );
     byId("detail").dataset.image = index;
-    for (const option of byId("matches").children) {
-      option.setAttribute("aria-selected", String(Number(option.dataset.image) === index));
-      option.tabIndex = option === document.activeElement || Number(option.dataset.image) === index ? 0 : -1;
-    }
+    this.mark();
     this.draw();
-    if (jump && !byId("map").contains(document.activeElement)) {
-      byId("map").scrollIntoView();
-      byId("detail").focus({ preventScroll: true });
-    } else if (jump) byId("detail").focus({ preventScroll: true });
+    if (!jump) return;
+    if (!byId("map").contains(document.activeElement) && document.activeElement !== document.body) byId("map-box").scrollIntoView();
+    byId("detail").focus({ preventScroll: true });
   }
 }

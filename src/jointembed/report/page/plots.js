@@ -84,7 +84,8 @@ function histogram(target, alarm, step) {
 }
 
 function classVariance(target, rows, classes) {
-  const sorted = [...rows].sort((a, b) => a.mean - b.mean);
+  const all = [...rows].sort((a, b) => a.mean - b.mean);
+  const sorted = all.length > 40 ? [...all.slice(0, 20), ...all.slice(-20)] : all;
   target.style.height = `${80 + 26 * sorted.length}px`;
   plot(target, [{
     mode: "markers", x: sorted.map((row) => row.mean), y: sorted.map((_, i) => i),
