@@ -62,7 +62,7 @@ def render(facts: dict[str, Any]) -> str:
     """The page that shows these facts."""
     from plotly.offline import get_plotlyjs
 
-    folder = files("jointembed.report") / "page"
+    folder = files("jointembed.report") / "assets"
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     # The parser turns \r\n into \n before it hashes.
     plotly, script = (text.replace("\r\n", "\n").replace("\r", "\n") for text in (get_plotlyjs(), script))

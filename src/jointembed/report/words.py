@@ -18,6 +18,11 @@ def per_cent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def _unbroken(text: str) -> str:
+    """No line ends between a number and its per cent sign."""
+    return text.replace(" %", "\u00a0%")
+
+
 def _trained(facts: dict[str, Any]) -> list[str]:
     training, history = facts["training"], facts["history"]
     images, epochs = training["images"], history["epochs"]
@@ -45,7 +50,7 @@ def _duration(minutes: float) -> str:
 
 
 def _check(name: str, verdict: str, text: str) -> dict[str, str]:
-    return {"name": name, "verdict": verdict, "text": text}
+    return {"name": name, "verdict": verdict, "text": _unbroken(text)}
 
 
 def _collapse(facts: dict[str, Any]) -> dict[str, str]:
@@ -140,7 +145,7 @@ def _next(facts: dict[str, Any], checks: list[dict[str, str]]) -> list[str]:
         words.append("To see what the density draws as pictures, train a decoder: jointembed decode.")
     if shape is not None and found is None:
         words.append("A few hundred labels, as sub-folders by class, would allow to measure the features.")
-    return words or ["Nothing in these numbers asks for a change."]
+    return [_unbroken(text) for text in words] or ["Nothing in these numbers asks for a change."]
 
 
 def _rise(history: dict[str, Any]) -> tuple[float, float] | None:
