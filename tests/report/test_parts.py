@@ -1,4 +1,4 @@
-"""Parts of a report that digits and LeJEPA do not show: posteriors, decoders, patches, sizes, images without labels."""
+"""What a report makes of posteriors, decoders, patches, many sizes, missing labels, missing images and bad input."""
 
 import base64
 import io
@@ -15,9 +15,11 @@ from torch import Tensor
 
 import jointembed as je
 from jointembed._files import save_tensors
+from jointembed.cli import main
 from jointembed.data import open_source
 from jointembed.decoding import NAMES, Decoder, DecoderConfig
 from jointembed.model import Config, Model
+from jointembed.report import write_report
 from jointembed.report.encoded import affordable_scores, encode
 from jointembed.report.facts import _evaluation, _extremes, _patches, _samples, choose, finite, gather, short
 from jointembed.report.judged import _risk
@@ -174,3 +176,32 @@ def test_a_collapsed_run_has_a_report_that_says_so(tmp_path: Path) -> None:
 def test_numbers_for_json() -> None:
     values = short(torch.tensor([1.23456789, torch.nan, torch.inf, -1e-9]))
     assert finite({"a": [(values, "nan")], "b": True}) == {"a": [[[1.2346, None, None, -1e-9], "nan"]], "b": True}
+
+
+def test_bad_input_is_refused_before_anything_is_written(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "r.html"
+    (tmp_path / "folder.html").mkdir()
+    for arguments, words in (
+        ({"out": tmp_path / "r.pdf"}, r"^out: expected a file name ending in \.html, got "),
+        ({"out": tmp_path / "folder.html"}, r"^out: expected a file, got the folder "),
+        ({"runs": []}, r"^runs: expected at least one run folder"),
+        ({"runs": tmp_path / "none"}, r"^run: expected a folder with config\.json"),
+        ({"runs": [run, tmp_path / "none"]}, r"^run: expected a folder with config\.json"),
+        ({"data": tmp_path / "none"}, r"^data: "),
+        ({"images": 3}, r"^images: expected 4 to 20,000, got 3"),
+        ({"score": "beauty"}, r"^score: expected one of density"),
+        ({"false_alarm_rate": 1.0}, r"^false_alarm_rate: expected a number between 0 and 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            write_report(**({"runs": run, "data": "digits", "out": out} | arguments))  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.html"]
+
+
+def test_without_images_the_page_shows_the_training(run: Path, tmp_path: Path, capsys: Any) -> None:
+    main(["report", str(run), "--out", str(tmp_path / "r.html")])
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'r.html'}: ")
+    content = (tmp_path / "r.html").read_text(encoding="utf-8")
+    start = content.index('id="facts">') + len('id="facts">')
+    found = json.loads(content[start : content.index("</script>", start)])
+    assert found["images"] is None and len(found["runs"][0]["history"]["curves"]) == 6
+    assert set(found["runs"][0]["missing"].values()) == {"No images were given (--data)."}
