@@ -14,7 +14,7 @@ import torch
 import jointembed as je
 from jointembed._tables import print_table
 from jointembed.data import open_source
-from jointembed.report import embedding_map
+from jointembed.report import embedding_map, write_report
 
 OUT = Path("runs/demo")
 
@@ -53,7 +53,8 @@ def main() -> None:
     result["seconds"] = time.perf_counter() - began
     (OUT / "result.json").write_text(json.dumps(result, indent=2) + "\n")
     print_table("shapes: ten classes, no labels used in training", result)
-    print(f"model in {OUT}, embedding map in {OUT / 'map.png'}")
+    page = write_report(OUT, "shapes", OUT / "report.html", images=1000)
+    print(f"model in {OUT}, embedding map in {OUT / 'map.png'}, report to open in a browser in {page}")
 
 
 if __name__ == "__main__":

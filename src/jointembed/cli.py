@@ -36,6 +36,18 @@ def _reproduce(argv: list[str]) -> Callable[..., Any]:
     return experiments.get(argv[position] if position < len(argv) else "")
 
 
+def _report(argv: list[str]) -> Callable[..., Any]:
+    import functools
+
+    from jointembed.report import write_report
+
+    @functools.wraps(write_report)
+    def told(**arguments: Any) -> None:
+        print(f"{write_report(**arguments)}: open it in a browser; it needs no network")
+
+    return told
+
+
 VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "train": ("train a model on unlabelled images", _train),
     "embed": ("embed images with a trained model", lambda argv: verbs.embed),
@@ -45,6 +57,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "decode": ("train a decoder, to look at samples with", lambda argv: verbs.decode),
     "sample": ("draw pictures from a trained model's density", lambda argv: verbs.sample),
     "patches": ("show what a trained model sees where", lambda argv: verbs.patches),
+    "report": ("write an HTML page on what was learned, and whether to trust it", _report),
     "reproduce": ("run one of the papers' experiments", _reproduce),
 }
 
@@ -67,7 +80,8 @@ def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., An
     takes_run = verb in ("embed", "evaluate", "score", "decode", "sample", "patches")
     if takes_run:
         parser.add_argument("run", help="the run folder")
-    if verb == "select":
+    takes_runs = verb in ("select", "report")
+    if takes_runs:
         parser.add_argument("runs", nargs="+", help="the run folders")
     if verb == "reproduce":
         from jointembed.experiments import EXPERIMENTS
@@ -75,7 +89,7 @@ def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., An
         parser.add_argument("experiment", help="; ".join(f"{name}: {text}" for name, text in EXPERIMENTS.items()))
     parser.add_argument("--config", action="config", help="a YAML file with any of these")
     parser.add_function_arguments(
-        function, as_positional=False, skip={"run"} if takes_run else {"runs"} if verb == "select" else set()
+        function, as_positional=False, skip={"run"} if takes_run else {"runs"} if takes_runs else set()
     )
     if verb == "train":  # its method's options are flags as well
         from jointembed import methods

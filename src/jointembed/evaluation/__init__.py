@@ -9,7 +9,7 @@ from .knn import knn_accuracy
 from .linear import linear_accuracy, linear_accuracy_sgd, linear_predict, linear_predict_sgd
 from .protocol import evaluate, labelled_splits
 from .selection import Selection, select
-from .uncertainty import aurc, corrupt, corruption_response, error_tracking, risk_coverage
+from .uncertainty import aurc, corrupt, corruption_response, error_tracking, reliability, risk_coverage
 from .views import embed_views
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "one_class",
     "out_of_distribution",
     "per_class_accuracy",
+    "reliability",
     "risk_coverage",
     "select",
 ]

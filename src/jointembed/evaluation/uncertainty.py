@@ -52,6 +52,35 @@ def aurc(uncertainty: Tensor, correct: Tensor) -> dict[str, float]:
     return {"aurc": found, "random": random, "oracle": oracle, "normalised": normalised}
 
 
+def reliability(confidence: Tensor, correct: Tensor, bins: int = 10) -> dict[str, list[float] | float]:
+    """Does a confidence of 80 % mean right in 80 % of all cases?
+
+    Per bin of equal width that holds predictions: "confidence", their mean confidence, "accuracy", the share that is
+    right, and "count". "ece", the expected calibration error, is the mean distance of the two, weighted by count.
+
+    Args:
+        confidence: (N,), from 0 to 1.
+        correct: (N,) bool, whether the prediction is right.
+        bins: of the confidence.
+    """
+    _check_predictions(confidence, correct)
+    if bins < 1:
+        raise ValueError(f"bins: expected at least 1, got {bins}")
+    if confidence.min() < 0 or confidence.max() > 1:
+        span = f"{float(confidence.min()):g} to {float(confidence.max()):g}"
+        raise ValueError(f"confidence: expected numbers from 0 to 1, got {span}")
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
+    place = torch.bucketize(confidence.double(), edges[1:-1])
+    count = torch.bincount(place, minlength=bins)
+    said, right = (
+        torch.bincount(place, weights=values.double(), minlength=bins)[count > 0] / count[count > 0]
+        for values in (confidence, correct)
+    )
+    share = count[count > 0] / len(place)
+    result: dict[str, list[float] | float] = {"confidence": said.tolist(), "accuracy": right.tolist()}
+    return result | {"count": count[count > 0].tolist(), "ece": float((share * (said - right).abs()).sum())}
+
+
 def error_tracking(
     model: Model | str | Path,
     data: Any,

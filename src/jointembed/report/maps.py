@@ -11,6 +11,20 @@ from jointembed._files import atomic
 from jointembed._text import printable
 
 
+def flatten(z: Tensor, seed: int = 0) -> dict[str, np.ndarray]:
+    """Directions of features z (N, D), N of at least 4, in two dimensions (N, 2), by "t-SNE" and by "PCA"."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    unit = torch.nn.functional.normalize(z.double(), dim=1).numpy()
+    # t-SNE's authors advise principal components first; it is faster, too.
+    with np.errstate(invalid="ignore"):  # of a collapsed cloud, which has no variance to take shares of
+        reduced = PCA(min(50, *unit.shape), random_state=seed).fit_transform(unit)
+    start = "pca" if reduced.shape[1] > 1 and reduced[:, 0].std() > 0 else "random"  # of points that differ at all
+    flat = TSNE(init=start, perplexity=min(30, (len(unit) - 1) / 3), random_state=seed).fit_transform(reduced)
+    return {"t-SNE": flat, "PCA": np.pad(reduced, ((0, 0), (0, 1)))[:, :2]}
+
+
 def embedding_map(
     features: dict[str, Tensor],
     labels: Tensor,
@@ -21,8 +35,6 @@ def embedding_map(
 ) -> None:
     """t-SNE of each of the named features (N, D) of the same images, side by side, as a picture at `path`."""
     from matplotlib.figure import Figure
-    from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
 
     some = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:limit]
     classes = [int(c) for c in labels.unique()]
@@ -32,10 +44,7 @@ def embedding_map(
     axes = np.atleast_1d(figure.subplots(1, len(features)))
     chosen = labels[some].numpy()
     for axis, (title, z) in zip(axes, features.items(), strict=True):
-        unit = torch.nn.functional.normalize(z[some].double(), dim=1).numpy()
-        # t-SNE's authors advise principal components first; it is faster, too.
-        reduced = PCA(min(50, *unit.shape), random_state=seed).fit_transform(unit)
-        flat = TSNE(init="pca", perplexity=min(30, (len(unit) - 1) / 3), random_state=seed).fit_transform(reduced)
+        flat = flatten(z[some], seed)["t-SNE"]
         for c in classes:
             points = flat[chosen == c]
             axis.scatter(*points.T, s=9, color=f"C{c % 10}", label=names[c], linewidths=0)

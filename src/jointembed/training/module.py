@@ -49,6 +49,13 @@ def _outlive_sigterm(worker: int) -> None:
         signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
 
+def lr_share(step: int, steps: int, warmup: float) -> float:
+    """The learning rate at a step, as a share of its peak: a linear warm-up over `warmup` steps, a cosine to zero."""
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(steps - warmup, 1))
+
+
 class TrainingModule(L.LightningModule):
     """One method in training. Its random numbers are functions of (seed, epoch, step, rank), never of history."""
 
@@ -116,10 +123,5 @@ class TrainingModule(L.LightningModule):
         steps = int(self.trainer.estimated_stepping_batches)
         warmup = self.warmup_epochs * steps / max(self.trainer.max_epochs or 1, 1)
 
-        def schedule(step: int) -> float:
-            if step < warmup:
-                return (step + 1) / (warmup + 1)
-            return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(steps - warmup, 1))
-
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_share(step, steps, warmup))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
