@@ -48,6 +48,8 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.neural_gas
 	$(BIN)/python -m benchmarks.bank
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.communication
+	$(BIN)/python -m benchmarks.scaling
 
 .venv/audit: .venv/installed
 	$(INSTALL) --no-build-isolation --editable '.[audit]'

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.communication import Ledger, third_step
+from benchmarks.cost_model import VARIANTS, Sizes
 from jointembed import _distributed
 from jointembed.methods.gmje import ParticleBank
 from jointembed.normality import EppsPulley, SIGReg, sigreg
@@ -21,6 +23,7 @@ from jointembed.normality import EppsPulley, SIGReg, sigreg
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number there is
 SIGREG = {"biased": False, "unbiased": True}
 ROWS = {"equal": (20, 20), "unequal": (29, 11)}
+SIZES = Sizes(6, 4, 40, 2, 15, 7, 10)
 
 
 def network_and_data() -> tuple[nn.Linear, Tensor]:
@@ -93,6 +96,34 @@ def use_bank(rank: int) -> dict[str, Tensor]:
     return bank.state_dict()
 
 
+class Witness(Ledger):
+    """Enters what passes between these two processes."""
+
+    def __init__(self) -> None:
+        super().__init__(dist.get_world_size())
+
+    def get_rank(self) -> int:
+        return dist.get_rank()
+
+    def all_reduce(self, x: Tensor, op: Any = None) -> None:
+        self._enter("reduced", x)
+        dist.all_reduce(x, op)
+
+    def all_gather(self, parts: list[Tensor], x: Tensor) -> None:
+        self._enter("gathered", x)
+        dist.all_gather(parts, x)
+
+    def broadcast(self, x: Tensor, source: int) -> None:
+        self._enter("broadcast", x)
+        dist.broadcast(x, source)
+
+
+def use_witness(variant: str) -> list[tuple[str, int]]:
+    witness = Witness()
+    third_step(variant, SIZES, witness)
+    return witness.entries
+
+
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -102,6 +133,7 @@ def run_rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     Normal.rsample = noise_of_the_image
     results: dict[Any, Any] = {"place": (_distributed.rank(), _distributed.world_size()), "bank": use_bank(rank)}
+    results |= {("sent", variant): use_witness(variant) for variant in VARIANTS}
     for split in SPLITS:
         results["primitives", split] = use_primitives(rank, split)
         for form in SIGREG:
@@ -186,6 +218,14 @@ def test_a_bank_of_two_ranks_is_one_bank(two_ranks: list[dict]) -> None:
     for result in two_ranks:
         for name, value in bank.state_dict().items():
             torch.testing.assert_close(result["bank"][name], value)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_benchmark_counts_what_two_ranks_send(two_ranks: list[dict], variant: str) -> None:
+    ledger = Ledger(2)
+    third_step(variant, SIZES, ledger)
+    for result in two_ranks:
+        assert result["sent", variant] == ledger.entries
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
