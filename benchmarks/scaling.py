@@ -3,8 +3,8 @@
     python -m benchmarks.scaling --ranks 1024 --batch 16 --backbone vit_giant_patch14_dinov2
 
 Nothing is measured here. Bytes are those of `benchmarks.cost_model`, which holds for what `benchmarks.communication`
-counts; the number of parameters and the sizes of buffers are those of the modules, made without memory. Milliseconds
-are bytes over an assumed speed of the link plus, for each collective, an assumed latency times log2 of the ranks.
+counts; the number of parameters and the sizes of buffers are those of the modules. Milliseconds are bytes over an
+assumed speed of the link plus, for each collective, an assumed latency times log2 of the ranks.
 """
 
 import argparse
@@ -59,8 +59,7 @@ def count(backbone: str) -> tuple[int, int]:
 def buffer_bytes(variant: str, sizes: Sizes, features: int) -> int:
     """What DDP broadcasts before every forward pass, but for the backbone's."""
     name, options = VARIANTS[variant]
-    with torch.device("meta"):
-        method = methods.create(name, Wide(features), **(sizes.options(name) | options))
+    method = methods.create(name, Wide(features), **(sizes.options(name) | options))
     return sum(b.numel() * b.element_size() for b in method.buffers())
 
 

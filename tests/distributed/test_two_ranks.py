@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -237,10 +238,58 @@ def test_two_ranks_train_as_one(
     monkeypatch.setattr(Normal, "rsample", noise_of_the_image)
     expected = train(name, variant, dtype)
     assert float(expected["gradient"].abs().max()) > 1e-3
-    first, second = (result[name, variant, split, dtype] for result in two_ranks)
-    for found in (first, second):
-        assert_near(found["loss"], expected["loss"], dtype)
-        assert_near(found["gradient"], expected["gradient"], dtype)
+    assert_as_one([result[name, variant, split, dtype] for result in two_ranks], expected, dtype)
+
+
+def assert_as_one(found: list[dict], expected: dict[str, Any], dtype: torch.dtype) -> None:
+    first, second = found
+    for one in found:
+        assert_near(one["loss"], expected["loss"], dtype)
+        assert_near(one["gradient"], expected["gradient"], dtype)
     for key, value in expected["state"].items():
         torch.testing.assert_close(first["state"][key], second["state"][key], rtol=0, atol=0, equal_nan=True, msg=key)
         assert_near(first["state"][key], value, dtype)
+
+
+# Methods whose gradient depends on a sum over ranks; of the others only the logged loss does.
+STATISTICS = (
+    "barlow-twins",
+    "dino",
+    "gje",
+    "gmje",
+    "gmje-mdn",
+    "lejepa",
+    "lejepa-mdn",
+    "lejepa-vje",
+    "simclr",
+    "vicreg",
+)
+
+
+def run_broken_rank(rank: int, folder: str) -> None:
+    """All ranks take part in every all-reduce, and each goes on with what it had before."""
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=120)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=patience)
+    Normal.rsample = noise_of_the_image
+    real = dist.all_reduce
+    dist.all_reduce = lambda x, op: real(x.clone(), op)
+    results = {case: train(*case, torch.float64, rank, "equal") for case in CASES}
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.soak  # two more interpreters, to try the tests above
+def test_a_sum_over_ranks_whose_result_is_dropped_is_found_in_every_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mp.spawn(run_broken_rank, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    monkeypatch.setattr(Normal, "rsample", noise_of_the_image)
+    for case in CASES:
+        expected = train(*case, torch.float64)
+        with pytest.raises(AssertionError):
+            assert_as_one([found[case] for found in ranks], expected, torch.float64)
+        wrong = float((ranks[0][case]["gradient"] - expected["gradient"]).abs().max())
+        if case[0] in STATISTICS:
+            assert wrong > 1e-4 * float(expected["gradient"].abs().max()), case
