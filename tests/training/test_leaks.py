@@ -19,10 +19,7 @@ from jointembed.training.folder import RunFolder
 class Heap(ctypes.Structure):
     """What glibc's mallinfo2 gives; `uordblks` are the bytes in use."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in ("arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost").split()
-    ]
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcdefg", "uordblks", "fordblks", "keepcost"))
 
 
 def bytes_in_use() -> int:

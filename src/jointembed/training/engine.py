@@ -72,7 +72,7 @@ def make_trainer(folder: Path, epochs: int, precision: str, options: dict[str, A
 
 
 def check_strategy(strategy: Any) -> None:
-    """The first process alone watches and saves a run: with a part of the model it would wait for the others for ever."""
+    """One process alone watches and saves a run: with a part of the model it would wait for the others for ever."""
     named = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp", "model_parallel"))
     if named or isinstance(strategy, SHARDING):
         raise ValueError(
