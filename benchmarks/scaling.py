@@ -81,7 +81,7 @@ def rows(base: Sizes, backbone: str, bandwidth: float, latency: float) -> list[d
             "method": name,
             "sizes": sizes,
             "sent, MB": _short(sent / 1e6),
-            "of the gradients": f"{100 * sent / gradients:.2g} %",
+            "of the gradients": f"{_short(100 * sent / gradients)} %",
             "collectives": calls,
             "ms": _short(milliseconds),
             "largest tensor, MB": "-" if held is None else _short(held / 1e6),
