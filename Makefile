@@ -56,7 +56,7 @@ benchmarks: .venv/benchmarks
 	touch $@
 
 audit: .venv/audit
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	$(BIN)/python tools/audit.py
 
 clean:
 	rm -rf .venv site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
