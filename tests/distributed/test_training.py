@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.strategies import FSDPStrategy
-from safetensors.torch import load_file
 from train_digits import METHODS, train
 
 import jointembed as je
@@ -19,7 +18,7 @@ from jointembed.data.loading import EpochBatches
 from jointembed.training.processes import fitting_batch
 
 
-def run(*command: object, fails: bool = False) -> str:
+def run(*command: object) -> str:
     """What it said. Two processes with one thread each."""
     environment = {k: v for k, v in os.environ.items() if k not in ("LOCAL_RANK", "RANK", "WORLD_SIZE")}
     done = subprocess.run(
@@ -30,7 +29,7 @@ def run(*command: object, fails: bool = False) -> str:
         text=True,
         timeout=1200,
     )
-    assert (done.returncode != 0) == fails, done.stdout
+    assert done.returncode == 0, done.stdout
     return done.stdout
 
 
@@ -73,27 +72,6 @@ def test_torchrun_reaches_the_command_line_and_batch_norm_is_warned_of_once(tmp_
     assert torch.load(tmp_path / "x" / "checkpoint.ckpt", weights_only=True)["global_step"] == recorded["images"] // 256
     assert je.load(tmp_path / "x").anomaly_score("digits").isfinite().all()
     assert not [name for name in files(tmp_path / "x") if name.startswith(".")]
-
-
-@pytest.mark.soak  # eight interpreters that import everything
-def test_two_processes_that_were_killed_go_on_to_the_same_bits(tmp_path: Path) -> None:
-    script = Path(__file__).with_name("resume_digits.py")
-    run(script, tmp_path / "whole", 2, 3, 0)
-    run(script, tmp_path / "cut", 2, 3, 1, fails=True)
-    assert len(list(csv.DictReader((tmp_path / "cut" / "metrics.csv").open()))) == 1
-    said = run(script, tmp_path / "cut", 1, 3, 0, fails=True)
-    assert "resume: the run in" in said
-    assert "has processes 2, got 1" in said
-    run(script, tmp_path / "cut", 2, 3, 0)
-    found, wanted = (load_file(tmp_path / name / "model.safetensors") for name in ("cut", "whole"))
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[key].nan_to_num(7), wanted[key].nan_to_num(7)) for key in wanted)
-    found, wanted = (torch.load(tmp_path / n / "checkpoint.ckpt", weights_only=True) for n in ("cut", "whole"))
-    for key, value in wanted["state_dict"].items():
-        assert torch.equal(found["state_dict"][key].nan_to_num(7), value.nan_to_num(7)), key
-    assert found["global_step"] == wanted["global_step"]
-    rows, expected = (list(csv.DictReader((tmp_path / n / "metrics.csv").open())) for n in ("cut", "whole"))
-    assert [row["loss"] for row in rows] == [row["loss"] for row in expected]
 
 
 @pytest.mark.parametrize(("length", "ranks"), [(64, 2), (103, 3)])
