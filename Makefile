@@ -58,13 +58,15 @@ benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks.neural_gas
 	$(BIN)/python -m benchmarks.bank
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.communication
+	$(BIN)/python -m benchmarks.scaling
 
 .venv/audit: .venv/installed
 	$(INSTALL) --no-build-isolation --editable '.[audit]'
 	touch $@
 
 audit: .venv/audit
-	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
+	$(BIN)/python tools/audit.py
 
 clean:
 	rm -rf .venv site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

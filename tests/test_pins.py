@@ -7,6 +7,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tools.audit import verdict
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -40,3 +42,15 @@ def test_make_installs_under_the_constraints_only() -> None:
     lines = [line for line in makefile.splitlines() if re.search(r"pip install|\$\(INSTALL\)", line)]
     assert all("--editable" not in line or "--no-build-isolation" in line for line in lines)
     assert all(line.startswith(("INSTALL :=", "\t$(INSTALL)")) for line in lines)
+
+
+def test_an_audit_that_looked_nothing_up_is_no_all_clear() -> None:
+    sound, unknown = {"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "not found"}
+    bad = {"name": "c", "version": "2", "vulns": [{"id": "X-1"}, {"id": "X-2"}]}
+    assert verdict({"dependencies": [sound, sound]}) == ("no known vulnerabilities", 0)
+    assert verdict({"dependencies": [sound, unknown]})[1] == 0
+    sentence = "not audited: 2 of 3 packages could not be looked up over this network"
+    assert verdict({"dependencies": [sound, unknown, unknown]}) == (sentence, 2)
+    found, code = verdict({"dependencies": [bad, unknown, unknown]})
+    assert code == 1
+    assert found.startswith("known vulnerabilities: c 2 (X-1, X-2); 2 of 3 could not be looked up: b, b")

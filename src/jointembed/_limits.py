@@ -5,13 +5,16 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 MAX_BYTES = 2**20  # of a JSON file
 MAX_NUMBERS = 2**24  # in one image: 2,300 pixels square in colour
 SPARE = 2**29  # bytes beside the weights: one batch of the largest images, and whatever initialisation leaves behind
+MAX_INFLATION = 200  # of an array in an .npz beyond SPARE; deflate can do a thousand, which only one value all over is
 FACTORIES = (
     torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand, torch.randn, torch.zeros,
 )  # fmt: skip
@@ -46,6 +49,29 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # broken JSON and broken Unicode are ValueErrors
         raise ValueError(f"{path}: expected {what}, got {error}") from None
     return values
+
+
+def read_member(archive: ZipFile, name: str, size: int) -> np.ndarray:
+    """An array of an .npz of so many bytes. Its size is said in two places: they must agree, and ask for little enough.
+
+    Nothing is unpacked before that, nor more than the archive's directory says afterwards: zipfile stops there.
+    """
+    member = archive.getinfo(name)
+    most = max(SPARE, MAX_INFLATION * min(member.compress_size, size))
+    if member.file_size > most:
+        raise ValueError(
+            f"expected arrays of at most {most / 1e6:,.0f} MB, got {name} of {member.file_size / 1e6:,.0f} MB, over "
+            f"{MAX_INFLATION} times what the file holds of it; an array meant to be so empty can come as an .npy"
+        )
+    with archive.open(member) as stream:
+        first = np.lib.format.read_magic(stream) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+        held = member.file_size - stream.tell()
+    if math.prod(shape) * dtype.itemsize != held and not dtype.hasobject:  # objects are refused below
+        raise ValueError(f"expected {name} to hold {dtype} of shape {shape}, as it says, got {held:,} bytes")
+    with archive.open(member) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def check_config(path: Path, values: dict[str, Any]) -> None:

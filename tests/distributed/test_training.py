@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.strategies import FSDPStrategy
 from train_digits import METHODS, train
 
 import jointembed as je
@@ -81,6 +82,15 @@ def test_ranks_together_see_the_batches_of_one_process_and_none_is_ever_short(le
     assert len(together) == len(whole) > 0
     assert all(torch.equal(a, b) for a, b in zip(together, whole, strict=True))
     assert {len(indices) for part in parts for indices in part} == {8}
+
+
+@pytest.mark.parametrize(
+    "options", [{"strategy": "fsdp"}, {"strategy": "deepspeed_stage_2"}, {"trainer": {"strategy": FSDPStrategy()}}]
+)
+def test_a_strategy_that_shares_the_model_out_is_refused(tmp_path: Path, options: dict) -> None:
+    with pytest.raises(ValueError, match="strategy: expected one that keeps the whole model in every process"):
+        je.train("digits", devices=2, out=tmp_path / "x", **options)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_batch_is_at_most_an_equal_share_of_the_images(caplog: pytest.LogCaptureFixture) -> None:

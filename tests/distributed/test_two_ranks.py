@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.communication import Ledger, third_step
+from benchmarks.cost_model import VARIANTS, Sizes
 from jointembed import _distributed
 from jointembed.methods.gmje import ParticleBank
 from jointembed.normality import EppsPulley, SIGReg, sigreg
@@ -21,6 +24,7 @@ from jointembed.normality import EppsPulley, SIGReg, sigreg
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number there is
 SIGREG = {"biased": False, "unbiased": True}
 ROWS = {"equal": (20, 20), "unequal": (29, 11)}
+SIZES = Sizes(6, 4, 40, 2, 15, 7, 10)
 
 
 def network_and_data() -> tuple[nn.Linear, Tensor]:
@@ -93,6 +97,34 @@ def use_bank(rank: int) -> dict[str, Tensor]:
     return bank.state_dict()
 
 
+class Witness(Ledger):
+    """Enters what passes between these two processes."""
+
+    def __init__(self) -> None:
+        super().__init__(dist.get_world_size())
+
+    def get_rank(self) -> int:
+        return dist.get_rank()
+
+    def all_reduce(self, x: Tensor, op: Any = None) -> None:
+        self._enter("reduced", x)
+        dist.all_reduce(x, op)
+
+    def all_gather(self, parts: list[Tensor], x: Tensor) -> None:
+        self._enter("gathered", x)
+        dist.all_gather(parts, x)
+
+    def broadcast(self, x: Tensor, source: int) -> None:
+        self._enter("broadcast", x)
+        dist.broadcast(x, source)
+
+
+def use_witness(variant: str) -> list[tuple[str, int]]:
+    witness = Witness()
+    third_step(variant, SIZES, witness)
+    return witness.entries
+
+
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -102,6 +134,7 @@ def run_rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     Normal.rsample = noise_of_the_image
     results: dict[Any, Any] = {"place": (_distributed.rank(), _distributed.world_size()), "bank": use_bank(rank)}
+    results |= {("sent", variant): use_witness(variant) for variant in VARIANTS}
     for split in SPLITS:
         results["primitives", split] = use_primitives(rank, split)
         for form in SIGREG:
@@ -188,6 +221,14 @@ def test_a_bank_of_two_ranks_is_one_bank(two_ranks: list[dict]) -> None:
             torch.testing.assert_close(result["bank"][name], value)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_benchmark_counts_what_two_ranks_send(two_ranks: list[dict], variant: str) -> None:
+    ledger = Ledger(2)
+    third_step(variant, SIZES, ledger)
+    for result in two_ranks:
+        assert result["sent", variant] == ledger.entries
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize(("name", "variant"), CASES)
@@ -197,10 +238,58 @@ def test_two_ranks_train_as_one(
     monkeypatch.setattr(Normal, "rsample", noise_of_the_image)
     expected = train(name, variant, dtype)
     assert float(expected["gradient"].abs().max()) > 1e-3
-    first, second = (result[name, variant, split, dtype] for result in two_ranks)
-    for found in (first, second):
-        assert_near(found["loss"], expected["loss"], dtype)
-        assert_near(found["gradient"], expected["gradient"], dtype)
+    assert_as_one([result[name, variant, split, dtype] for result in two_ranks], expected, dtype)
+
+
+def assert_as_one(found: list[dict], expected: dict[str, Any], dtype: torch.dtype) -> None:
+    first, second = found
+    for one in found:
+        assert_near(one["loss"], expected["loss"], dtype)
+        assert_near(one["gradient"], expected["gradient"], dtype)
     for key, value in expected["state"].items():
         torch.testing.assert_close(first["state"][key], second["state"][key], rtol=0, atol=0, equal_nan=True, msg=key)
         assert_near(first["state"][key], value, dtype)
+
+
+# Methods whose gradient depends on a sum over ranks; of the others only the logged loss does.
+STATISTICS = (
+    "barlow-twins",
+    "dino",
+    "gje",
+    "gmje",
+    "gmje-mdn",
+    "lejepa",
+    "lejepa-mdn",
+    "lejepa-vje",
+    "simclr",
+    "vicreg",
+)
+
+
+def run_broken_rank(rank: int, folder: str) -> None:
+    """All ranks take part in every all-reduce, and each goes on with what it had before."""
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=120)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=patience)
+    Normal.rsample = noise_of_the_image
+    real = dist.all_reduce
+    dist.all_reduce = lambda x, op: real(x.clone(), op)
+    results = {case: train(*case, torch.float64, rank, "equal") for case in CASES}
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.soak  # two more interpreters, to try the tests above
+def test_a_sum_over_ranks_whose_result_is_dropped_is_found_in_every_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mp.spawn(run_broken_rank, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    monkeypatch.setattr(Normal, "rsample", noise_of_the_image)
+    for case in CASES:
+        expected = train(*case, torch.float64)
+        with pytest.raises(AssertionError):
+            assert_as_one([found[case] for found in ranks], expected, torch.float64)
+        wrong = float((ranks[0][case]["gradient"] - expected["gradient"]).abs().max())
+        if case[0] in STATISTICS:
+            assert wrong > 1e-4 * float(expected["gradient"].abs().max()), case

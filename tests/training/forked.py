@@ -4,6 +4,7 @@ import functools
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -30,6 +31,31 @@ def warm_up() -> None:
 
 def in_child(work: Callable[[], object], after: Callable[[int], object] | None = None) -> int:
     """The exit code of `work` in a process of its own, minus the signal if one ended it; `after` gets its id."""
+    child = start(work)
+    if after is not None:
+        after(child)
+    return exit_code(child)
+
+
+def in_ranks(work: Callable[[], object], ranks: int) -> list[int]:
+    """The exit codes of processes that find each other as those of a launcher do."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+
+    def work_as(rank: int) -> None:
+        os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank))
+        work()
+
+    return [exit_code(child) for child in [start(functools.partial(work_as, rank)) for rank in range(ranks)]]
+
+
+def exit_code(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def start(work: Callable[[], object]) -> int:
+    """The id of a process that does the work."""
     warm_up()
     child = os.fork()
     if child == 0:
@@ -48,9 +74,7 @@ def in_child(work: Callable[[], object], after: Callable[[int], object] | None =
         finally:
             sys.stderr.flush()
             os._exit(code)
-    if after is not None:
-        after(child)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
 
 
 def die() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import call_at, die_at, die_writing, in_child, kill_within
+from forked import call_at, die_at, die_writing, in_child, in_ranks, kill_within
 from PIL import Image
 from safetensors.torch import load_file
 from tiny import TINY, tiny_network
@@ -124,6 +124,23 @@ def test_workers_of_a_resumed_run_begin_with_the_epoch_it_stopped_at(
     assert in_child(lambda: train_photos(tmp_path / "cut", partial(die_at, LeJEPA, "forward", 5))) == -9
     assert in_child(lambda: train_photos(tmp_path / "cut")) == 0
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_two_processes_that_were_killed_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Each has a BatchNorm, views and dropout of its own."""
+    options = {"epochs": 2, "batch_size": 64, "devices": 2, "strategy": "ddp"}
+
+    def killed() -> None:
+        die_at(LeJEPA, "forward", 14)  # in the second epoch
+        train(tmp_path / "x", **options)
+
+    assert in_ranks(lambda: train(tmp_path / "whole", **options), 2) == [0, 0]
+    assert in_ranks(killed, 2)[0] == -9
+    assert torch.load(tmp_path / "x" / "checkpoint.ckpt", weights_only=True)["global_step"] == 11
+    with pytest.raises(ValueError, match=r"resume: the run in .*x has processes 2, got 1"):
+        train(tmp_path / "x", epochs=2, batch_size=64)
+    assert in_ranks(lambda: train(tmp_path / "x", **options), 2) == [0, 0]
+    assert_same_run(tmp_path / "x", tmp_path / "whole")
 
 
 def end_all() -> None:

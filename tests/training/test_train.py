@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.profilers import PassThroughProfiler
 from PIL import Image
 from tiny import TINY, tiny_network
 from torch import nn
@@ -243,3 +244,10 @@ def test_a_run_is_resumed_only_as_it_began(tmp_path: Path) -> None:
     del written["method_options"]["predictor_width"]
     config.write_text(json.dumps(written))
     assert torch.equal(weights(train(tmp_path / "x", epochs=2, resume=True)), weights(train(tmp_path / "y", epochs=2)))
+
+
+def test_a_trainer_may_be_given_objects(tmp_path: Path) -> None:
+    train(tmp_path / "x", epochs=1, trainer={"profiler": PassThroughProfiler(), "max_steps": 1})
+    recorded = json.loads((tmp_path / "x" / "config.json").read_text())["training"]["trainer"]
+    assert recorded["max_steps"] == 1
+    assert "PassThroughProfiler" in recorded["profiler"]

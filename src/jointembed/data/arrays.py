@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jointembed._limits import read_member
+
 from .base import ArraySource
 
 FEW = range(1, 5)  # an axis this short is taken for channels: grey, grey + alpha, colour, colour + alpha
@@ -169,12 +171,17 @@ def file_source(path: Path, split: str = "train", labels: Any = None, layout: st
             )
         label_key = next((key for key in label_keys if key in keys), None)
         try:
-            images = arrays[image_key]
+            images = _member(path, arrays, image_key)
             if labels is None and label_key is not None:
-                labels = arrays[label_key]
+                labels = _member(path, arrays, label_key)
         except Exception as error:  # zlib, zipfile, numpy and struct errors of damaged or pickled members
             raise ValueError(f"{path}: cannot read its arrays: {error}") from None
     return array_source(images, labels, path.stem, layout, f"{path} [{image_key}]")
+
+
+def _member(path: Path, arrays: Any, key: str) -> np.ndarray:
+    names = arrays.zip.namelist()
+    return read_member(arrays.zip, key if key in names else f"{key}.npy", path.stat().st_size)
 
 
 def _load(path: Path) -> Any:

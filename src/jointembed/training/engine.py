@@ -12,12 +12,14 @@ import lightning as L
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from .folder import WholeFiles
 from .module import Batches, TrainingModule
 
 log = logging.getLogger("jointembed")
+SHARDING = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
 TERMINATED = 128 + signal.SIGTERM  # exit code 143: what a shell reports of a process that SIGTERM ended
 
 
@@ -58,6 +60,7 @@ def make_trainer(folder: Path, epochs: int, precision: str, options: dict[str, A
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
+    check_strategy(options.get("strategy"))
     given = options.get("plugins") or []
     plugins = list(given) if isinstance(given, list | tuple) else [given]
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -66,6 +69,15 @@ def make_trainer(folder: Path, epochs: int, precision: str, options: dict[str, A
         return L.Trainer(**{**defaults, **options, "plugins": plugins})
     except TypeError as error:
         raise ValueError(f"trainer: expected arguments of lightning.Trainer, got {options}: {error}") from error
+
+
+def check_strategy(strategy: Any) -> None:
+    """One process alone watches and saves a run: with a part of the model it would wait for the others for ever."""
+    named = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp", "model_parallel"))
+    if named or isinstance(strategy, SHARDING):
+        raise ValueError(
+            f"strategy: expected one that keeps the whole model in every process, such as 'ddp', got {strategy!r}"
+        )
 
 
 def fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint: Path | None) -> None:

@@ -144,6 +144,7 @@ def train(
         source_size=list(whole.image_size) if whole.image_size else None,
         training={k: v for k, v in arguments.items() if k not in _NOT_RECORDED}
         | {"batch_size": batch_size, "processes": lightning.world_size}
+        | {"trainer": json.loads(json.dumps(trainer, default=repr))}  # whose values may be objects
         | {"data": source.name, "images": len(source), "versions": versions()},
     )
     if going_on:
