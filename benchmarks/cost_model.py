@@ -14,6 +14,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in 
     "gje, hsic": ("gje", {"variant": "hsic"}),
     "gje, dual": ("gje", {"variant": "dual"}),
     "gje, rff": ("gje", {"variant": "rff"}),
+    "gmje, entropy": ("gmje", {"guard": "entropy"}),
+    "gmje-mdn, entropy": ("gmje-mdn", {"guard": "entropy"}),
     "gmje-smc, batch": ("gmje-smc", {"policy": "batch"}),
 }
 NUMBER, INTEGER = 4, 8  # bytes
@@ -85,22 +87,28 @@ def payload(variant: str, n: Sizes, block: int = 2**18) -> Payload:
         found = _reduce(4 * views * n.dim + 2 + 2 + 2 * matrix)
     elif variant == "vicreg":
         found = _reduce(2 * 2 + 6 * views * n.dim + 4 + 2 + 2 * views * matrix)
-    elif variant in ("gmje", "gmje-mdn"):
-        found = _reduce(2 * (3 * (n.dim + 1) + 3 * matrix + 2))  # both views: for the memory, forward, backward
-        if variant == "gmje":
+    elif name in ("gmje", "gmje-mdn"):
+        if variant == name:
+            found = _sigreg(1, views * n.batch, n.slices, block)
+        else:
+            found = _reduce(3 * (n.dim + 1) + 3 * matrix + 2)  # for the memory, forward, backward
+        if name == "gmje":
             found += _gather(pairs * n.batch * 2 * n.dim) + _reduce(2 * 2)
         else:
             found += _reduce(4 * 2 + 3 * (8 + 1))  # likelihood and departure; weights of eight components, their use
     elif name == "gje":
         found = _gje(variant, n, pairs)
     elif name.startswith("lejepa"):
-        width = max(256, block // (views * n.batch))
-        sums = 2 * 8 * views * n.slices  # real and imaginary, at eight points
-        found = _reduce(sums + math.ceil(n.slices / width)) + Payload(gathered=INTEGER)
+        found = _sigreg(views, n.batch, n.slices, block)
         found += _reduce(2 * 2 * (1 if variant == "lejepa" else 2))
     else:
         found = Payload()
     return found + _reduce(2 * (TERMS[variant] + 1)) if variant in TERMS else found
+
+
+def _sigreg(views: int, rows: int, slices: int, block: int) -> Payload:
+    sums = 2 * 8 * views * slices  # real and imaginary, at eight points
+    return _reduce(sums + math.ceil(slices / max(256, block // (views * rows)))) + Payload(gathered=INTEGER)
 
 
 def _gje(variant: str, n: Sizes, pairs: int) -> Payload:

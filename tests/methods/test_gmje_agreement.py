@@ -67,7 +67,7 @@ def test_entropy_insists_on_every_direction_and_sigreg_on_the_cloud() -> None:
     def spread(guard: torch.nn.Module, z: torch.Tensor) -> float:
         return float(copy.deepcopy(guard).train()(z)) / 64  # the same directions for all
 
-    sigreg, entropy_of = guard_for("sigreg", 64), guard_for("entropy", 64)
+    sigreg, entropy_of = guard_for("sigreg", 64, 256), guard_for("entropy", 64, 256)
     assert spread(sigreg, z) == pytest.approx(-float(copy.deepcopy(sigreg.sigreg)(z[None])))
     lost = spread(entropy_of, z) - spread(entropy_of, flat)
     assert lost == pytest.approx(0.5 * math.log(float(z[:, 0].var(correction=0)) / 1e-4) / 64, rel=0.05)

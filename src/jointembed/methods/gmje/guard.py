@@ -65,7 +65,7 @@ class SIGRegGuard(nn.Module):
         num_slices: random directions per step.
     """
 
-    def __init__(self, num_slices: int = 256) -> None:
+    def __init__(self, num_slices: int) -> None:
         super().__init__()
         self.sigreg = SIGReg(num_slices=num_slices)
 
@@ -76,8 +76,8 @@ class SIGRegGuard(nn.Module):
 GUARDS = ("sigreg", "entropy")
 
 
-def guard_for(name: str, dim: int) -> nn.Module:
+def guard_for(name: str, dim: int, num_slices: int) -> nn.Module:
     """The guard of this name, for embeddings of `dim` dimensions."""
     if name not in GUARDS:
         raise ValueError(f"guard: expected one of {', '.join(GUARDS)}, got {name!r}")
-    return SIGRegGuard() if name == "sigreg" else EntropyGuard(dim)
+    return SIGRegGuard(num_slices) if name == "sigreg" else EntropyGuard(dim)

@@ -160,6 +160,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         balance: price of using components unequally.
         guard: what keeps the marginals from shrinking: "sigreg" or "entropy".
         weight: of the guard; about 1 for "entropy".
+        num_slices: random directions of "sigreg", per step.
     """
 
     scores = ("density", "conditional")
@@ -178,6 +179,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         balance: float = 0.1,
         guard: Literal["sigreg", "entropy"] = "sigreg",
         weight: float = 0.1,
+        num_slices: int = 256,
     ) -> None:
         if not min(weight, departure, balance) >= 0:
             raise ValueError(
@@ -185,7 +187,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
             )
         super().__init__(backbone, dim, projector_width, projector_layers)
         self.network = MixtureDensityNetwork(dim, dim, components, width, floor, ceiling, residual=True)
-        self.guard = guard_for(guard, dim)
+        self.guard = guard_for(guard, dim, num_slices)
         self.weight, self.departure, self.balance = weight, departure, balance
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:

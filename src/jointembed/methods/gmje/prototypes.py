@@ -83,6 +83,7 @@ class GMJE(SphereMethod, name="gmje"):
         balance: share of equal weights in the components' learned ones, so that none starves.
         guard: what keeps the marginals from shrinking: "sigreg" or "entropy".
         weight: of the guard; about 1 for "entropy".
+        num_slices: random directions of "sigreg", per step.
         revive_every: steps between looks for components without images: they share the work of the busiest.
     """
 
@@ -104,6 +105,7 @@ class GMJE(SphereMethod, name="gmje"):
         balance: float = 0.5,
         guard: Literal["sigreg", "entropy"] = "sigreg",
         weight: float = 0.1,
+        num_slices: int = 256,
         revive_every: int = 100,
     ) -> None:
         if learning not in LEARNING:
@@ -122,7 +124,7 @@ class GMJE(SphereMethod, name="gmje"):
         self.prototypes = LEARNING[learning](
             prototypes, 2 * dim, covariance, temperature, floor, prior, prior_weight, balance
         )
-        self.guard = guard_for(guard, dim)
+        self.guard = guard_for(guard, dim, num_slices)
         self.weight, self.revive_every = weight, revive_every
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.joint: Tensor | None = None  # this step's joint embeddings of all ranks, for what follows the step
