@@ -45,6 +45,7 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "decode": ("train a decoder, to look at samples with", lambda argv: verbs.decode),
     "sample": ("draw pictures from a trained model's density", lambda argv: verbs.sample),
     "patches": ("show what a trained model sees where", lambda argv: verbs.patches),
+    "export": ("write a trained model as ONNX, TorchScript, timm or safetensors", lambda argv: verbs.export),
     "reproduce": ("run one of the papers' experiments", _reproduce),
 }
 
@@ -64,7 +65,7 @@ def build_parser(argv: list[str]) -> ArgumentParser:
 
 
 def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
-    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample", "patches")
+    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample", "patches", "export")
     if takes_run:
         parser.add_argument("run", help="the run folder")
     if verb == "select":

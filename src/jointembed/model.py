@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,9 @@ from jointembed._text import printable
 from jointembed.backbones import create_backbone
 from jointembed.data import Source, Views, open_source
 from jointembed.data.loading import read_batches
+
+if TYPE_CHECKING:
+    from jointembed.exporting import Format
 
 FORMAT = 1
 
@@ -201,6 +204,12 @@ class Model:
             )
         batches = list(self._encode(self.open(images), batch_size, progress))
         return posterior({name: torch.cat([z[name].float().cpu() for z in batches]) for name in batches[0]})
+
+    def export(self, out: str | Path, format: "Format" = "onnx") -> str:
+        """Write a file that needs no jointembed, and return how to use it: see `jointembed.exporting.export`."""
+        from jointembed.exporting import export
+
+        return export(self, out, format)
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`; each is replaced whole or not at all."""

@@ -256,5 +256,21 @@ def patches(run: str, data: Any, out: str = "patches.png", n: int = 8, together:
     print(f"{out}: {len(few)} images of {source.name}")
 
 
+def export(run: str, out: str, format: Literal["onnx", "torchscript", "timm", "safetensors"] = "onnx") -> None:
+    """Write a trained model as a file that needs no jointembed.
+
+    Args:
+        run: the run folder.
+        out: the file to write: .onnx, .pt for torchscript, .safetensors for the others. One that exists is refused.
+        format: onnx or torchscript, from images to features, posterior and scores; timm, a checkpoint of the backbone
+            for timm; safetensors, its weights with what its images must be like.
+    """
+    from jointembed.exporting import check_export, export
+    from jointembed.model import load
+
+    path = check_export(out, format)
+    print(f"{path}: use it with\n{export(load(run), path, format)}")
+
+
 def _per_cent(share: float) -> str:
     return f"{100 * share:.3g} %"

@@ -245,7 +245,7 @@ class VJE(Method, name="vje"):
 
     def posterior(self, encoded: dict[str, Tensor]) -> Independent:
         """The posterior of each image, from what `encode` gave."""
-        return Independent(Normal(encoded["mu"], encoded["variance"].sqrt()), 1)
+        return Independent(Normal(encoded["mu"], encoded["variance"].sqrt(), validate_args=False), 1)
 
     def score(self, encoded: dict[str, Tensor], score: str, samples: int, seed: int) -> Tensor:
         """Each image against its own posterior.
