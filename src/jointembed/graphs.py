@@ -33,16 +33,16 @@ class Graph(nn.Module):
     "concentration"); and "score_..." for each of the method's scores but those in `SAMPLED`.
     """
 
-    mean: Tensor
-    std: Tensor
+    pixel_mean: Tensor  # not "mean": the exporter gives that name to a mean it finds
+    pixel_std: Tensor
 
     def __init__(self, model: "Model") -> None:
         super().__init__()
         held = model.method.density()  # fitted, or an error
         method = copy.deepcopy(model.method).cpu().float().eval().requires_grad_(False)
         self.method = method.to(memory_format=torch.contiguous_format)
-        self.register_buffer("mean", torch.tensor(model.config.mean)[:, None, None])
-        self.register_buffer("std", torch.tensor(model.config.std)[:, None, None])
+        self.register_buffer("pixel_mean", torch.tensor(model.config.mean)[:, None, None])
+        self.register_buffer("pixel_std", torch.tensor(model.config.std)[:, None, None])
         self.density = Components(held)
         self.posterior = None
         if hasattr(method, "posterior") and "mu" not in method.spaces:
@@ -58,7 +58,7 @@ class Graph(nn.Module):
 
     def outputs(self, images: Tensor) -> dict[str, Tensor]:
         """By name."""
-        x = (images.float() / 255 - self.mean) / self.std
+        x = (images.float() / 255 - self.pixel_mean) / self.pixel_std
         encoded = {name: z.float() for name, z in self.method.encode(x).items()}
         first = self.method.spaces[0]
         found = {"features" if name == first else name: encoded[name] for name in self.method.spaces}

@@ -13,28 +13,19 @@ def embed(run: str, data: Any, out: str = "embeddings.npz", space: str | None = 
     Args:
         run: the run folder.
         data: a folder of images, an .npz or .npy file, or the name of a data set.
-        out: the .npz to write: embeddings, and names and labels where the data have them.
+        out: the .npz or .parquet to write: embeddings, and names and labels where the data have them.
         space: which embedding, e.g. projector; by default the features.
         batch_size: images per forward pass.
     """
-    import numpy as np
-
-    from jointembed._files import atomic
+    from jointembed.embeddings import check_embeddings, write_embeddings
     from jointembed.model import load
 
-    target = Path(out)
-    if target.suffix != ".npz":
-        raise ValueError(f"out: expected a file name ending in .npz, got {out}")
+    target = check_embeddings(out)
     model = load(run)
     source = model.open(data)
-    arrays: dict[str, Any] = {"embeddings": model.embed(source, space, batch_size).numpy()}
-    if source.names is not None:
-        arrays["names"] = np.array(source.names)
-    if source.labels is not None:
-        arrays["labels"] = source.labels.numpy()
-    with atomic(target) as path, path.open("wb") as file:
-        np.savez(file, **arrays)
-    print(f"{target}: {' x '.join(map(str, arrays['embeddings'].shape))} embeddings of {source.name}")
+    z = model.embed(source, space, batch_size)
+    write_embeddings(target, z, source.names, source.labels)
+    print(f"{target}: {' x '.join(map(str, z.shape))} embeddings of {source.name}")
 
 
 def evaluate(
@@ -270,6 +261,28 @@ def export(run: str, out: str, format: Literal["onnx", "torchscript", "timm", "s
 
     path = check_export(out, format)
     print(f"{path}: use it with\n{export(load(run), path, format)}")
+
+
+def methods(name: str | None = None) -> None:
+    """List the methods and what each offers, or one method's options.
+
+    Args:
+        name: of the method whose options to show.
+    """
+    from jointembed import methods
+    from jointembed._tables import print_rows
+
+    if name is not None:
+        cls = methods.get(name)
+        rows = [(option, text, default) for option, (default, text) in methods.describe_options(cls).items()]
+        print_rows(f"{name}: {methods.summary(cls)}", ("option", "", "default"), rows)
+        return
+    print_rows(
+        "What each method offers beside features (samples: of its density)",
+        ("method", "", "posterior", "density", "scores"),
+        [(found, *methods.offers(methods.get(found)).values()) for found in methods.names()],
+    )
+    print("jointembed methods NAME shows a method's options")
 
 
 def _per_cent(share: float) -> str:

@@ -155,7 +155,9 @@ class InferenceNetwork(nn.Module):
 
 
 class VJE(Method, name="vje"):
-    """VJE on a backbone. The features are the backbone's own, z; each has a posterior with a mean and a variance.
+    """VJE: every image gets a posterior, and a heavy-tailed likelihood scores it.
+
+    The features are the backbone's own, z; each has a posterior with a mean and a variance.
 
     Args:
         backbone: network with `num_features`, images to (N, D).
