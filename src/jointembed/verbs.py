@@ -256,11 +256,15 @@ def export(run: str, out: str, format: Literal["onnx", "torchscript", "timm", "s
         format: onnx or torchscript, from images to features, posterior and scores; timm, a checkpoint of the backbone
             for timm; safetensors, its weights with what its images must be like.
     """
+    from rich.console import Console
+
     from jointembed.exporting import check_export, export
     from jointembed.model import load
 
     path = check_export(out, format)
-    print(f"{path}: use it with\n{export(load(run), path, format)}")
+    with Console(stderr=True).status(f"writing {format}"):
+        how = export(load(run), path, format)
+    print(f"{path}: use it with\n{how}")
 
 
 def methods(name: str | None = None) -> None:
