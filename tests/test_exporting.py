@@ -93,7 +93,8 @@ def cases(short: bool):
     """Each method once if `short`, the few; else all."""
     few = {name: case for case in reversed(METHODS) if (name := case[0]) in FEW}
     chosen = list(few.values()) if short else METHODS
-    return pytest.mark.parametrize(("method", "options", "names"), chosen, ids=lambda case: str(case)[:30])
+    ids = ["-".join([method, *map(str, options.values())]) for method, options, _ in chosen]
+    return pytest.mark.parametrize(("method", "options", "names"), chosen, ids=ids)
 
 
 def torchscript(method: str, options: dict, names: set, path: Path) -> None:
