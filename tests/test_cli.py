@@ -1,4 +1,5 @@
 import csv
+import inspect
 import json
 import subprocess
 import sys
@@ -11,8 +12,12 @@ from PIL import Image
 from scipy import stats
 
 import jointembed as je
-from jointembed.cli import main
+from jointembed._usage import EXAMPLES
+from jointembed.cli import VERBS, main
+from jointembed.completion import method_options, script
+from jointembed.experiments import EXPERIMENTS
 from jointembed.model import Config
+from jointembed.training import train
 
 
 def test_the_three_verbs_do_what_python_does(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,3 +203,95 @@ def test_importing_the_package_does_not_import_what_is_slow() -> None:
     """Lightning and timm take longer to import than torch: they wait until something asks for them."""
     code = "import sys, jointembed; print(sorted({'lightning', 'timm', 'torchvision', 'sklearn'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_first_page_fits_a_screen_and_every_verb_gives_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert [name for name in VERBS if any(line.split()[:1] == [name] for line in lines)] == list(VERBS)
+    for verb in VERBS:
+        assert EXAMPLES[verb].startswith(f"jointembed {verb}") or verb == "completion"
+    with pytest.raises(SystemExit):
+        main(["embed", "--help"])
+    assert capsys.readouterr().out.splitlines()[-1] == f"example: {EXAMPLES['embed']}"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("trian --data x", r"verb: expected one of train, .*, got 'trian'; did you mean train\?"),
+        ("--foo", "verb: expected one of train, .*, got '--foo'"),
+        ("embed x --data digits --spcae z", r"--spcae: embed has no such flag; did you mean --space\?"),
+        ("embed x y --data digits", "y: embed has no such argument"),
+        ("embed", "embed: expected RUN, --data, e.g. jointembed embed runs/x --data photos"),
+        ("embed x --data digits --batch-size many", "batch_size: expected a whole number, got many"),
+        ("evaluate x --data digits --linear foo", "linear: expected one of 'lbfgs', 'sgd', 'none', got foo"),
+        ("embed x --data", "--data: expected one argument"),
+        ("methods vej", "method: expected one of vje, "),
+    ],
+)
+def test_a_slip_is_answered_with_a_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=f"^jointembed: {sentence}") as raised:
+        main(words.split())
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(ValueError, match=sentence):
+        main([*words.split(), "--debug"])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_ctrl_c_ends_every_verb_quietly(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jointembed.cli._add_arguments", lambda parser, *_: parser.add_argument("run", nargs="*"))
+    monkeypatch.setitem(VERBS, verb, ("", lambda argv: lambda run: work()))
+    with pytest.raises(SystemExit) as raised:
+        main([verb, "x"])
+    assert raised.value.code == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_methods_are_listed_with_what_their_models_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in je.methods.names():
+        cls, found = je.methods.get(name), je.methods.offers(je.methods.get(name))
+        assert found["summary"].endswith(".") and " on a backbone" not in found["summary"]
+        assert (found["posterior"] == "yes") == callable(getattr(cls, "posterior", None))
+        assert found["scores"].split(", ") == list(cls.scores)
+        assert all(text for _, text in je.methods.describe_options(cls).values()), name
+    main(["methods"])
+    said = capsys.readouterr().out
+    assert all(name in said for name in je.methods.names())
+    main(["methods", "vje"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "beta" in said and "weight of the KL divergence" in said and "1.0" in said
+
+
+def complete(*words: str) -> set[str]:
+    """What bash offers for the last word."""
+    line = f"COMP_WORDS=({' '.join(f'{word!r}' for word in words)}); COMP_CWORD={len(words) - 1}"
+    text = f'{script("bash")}\n{line}\n_jointembed\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+    return set(subprocess.run(["bash", "-c", text], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_the_shell_completes_what_there_is() -> None:
+    assert complete("jointembed", "") == {*VERBS, "--help", "--debug"}
+    assert complete("jointembed", "ex") == {"export"}
+    assert complete("jointembed", "reproduce", "") == set(EXPERIMENTS)
+    assert complete("jointembed", "train", "--method", "vj") == {"vje"}
+    assert complete("jointembed", "methods", "") == set(je.methods.names())
+    common = set(inspect.signature(train).parameters) - {"method_options"}
+    for method in ("lejepa", "vje", "gmje-smc"):
+        own = set(je.methods.get(method).options())
+        found = complete("jointembed", "train", "--method", method, "--")
+        assert found == {f"--{name}" for name in common | own | {"config", "help", "debug"}}
+    assert method_options() == {name: list(je.methods.get(name).options()) for name in je.methods.names()}
+
+
+def test_help_and_completion_do_not_import_torch() -> None:
+    code = "import sys; from jointembed.cli import main; main(sys.argv[1:]); assert 'torch' not in sys.modules"
+    for words in (["--help"], ["completion", "bash"], ["completion", "zsh"]):
+        subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True)

@@ -47,11 +47,12 @@ def leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.glob(".*") if _LEFTOVER.fullmatch(path.name) and not path.is_dir()]
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """A safetensors file, whole or not at all."""
     from safetensors.torch import save
 
     # Written by Python: what safetensors itself raises on a full disk is no OSError.
-    content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata={"format": "pt"})
+    known = {"format": "pt", **(metadata or {})}
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=known)
     with atomic(path) as temporary:
         temporary.write_bytes(content)

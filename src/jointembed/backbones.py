@@ -105,18 +105,24 @@ def create_backbone(backbone: str | nn.Module, channels: int = 3, image_size: in
 def _from_timm(name: str, channels: int, image_size: int) -> nn.Module | None:
     import timm
 
-    if not timm.is_model(name):
-        return None
+    return timm_network(name, channels, image_size)[0] if timm.is_model(name) else None
+
+
+def timm_network(name: str, channels: int, image_size: int) -> tuple[nn.Module, dict[str, Any]]:
+    """A network of timm's, and what `timm.create_model` was given to make it."""
+    import timm
+
+    basic: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     # Transformers must be told the image size, and that views may differ in size; convolutional networks know neither.
-    sized: dict[str, Any] = {"img_size": image_size}
-    for options in (sized | {"dynamic_img_size": True}, sized, {}):
+    sized = basic | {"img_size": image_size}
+    for options in (sized | {"dynamic_img_size": True}, sized, basic):
         try:
-            return timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels, **options)
+            return timm.create_model(name, pretrained=False, **options), options
         except Exception as error:  # timm's networks refuse sizes in many ways
-            if not options or "unexpected keyword argument" not in str(error):
+            if options is basic or "unexpected keyword argument" not in str(error):
                 shape = f"{channels} x {image_size} x {image_size}"
                 raise ValueError(f"backbone: {name} cannot be made for images of {shape}: {error}") from error
-    return None
+    raise AssertionError("the last options either make a network or raise")
 
 
 def _from_torchvision(name: str, channels: int) -> nn.Module | None:

@@ -1,14 +1,16 @@
 """The command line: each verb is a function, and its flags, YAML file and help are read off the signature."""
 
+import argparse
 import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from jsonargparse import ArgumentParser
+from jointembed import _usage, verbs
 
-from jointembed import verbs
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 
 def _train(argv: list[str]) -> Callable[..., Any]:
@@ -48,6 +50,12 @@ def _report(argv: list[str]) -> Callable[..., Any]:
     return told
 
 
+def _completion(argv: list[str]) -> Callable[..., Any]:
+    from jointembed.completion import completion
+
+    return completion
+
+
 VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "train": ("train a model on unlabelled images", _train),
     "embed": ("embed images with a trained model", lambda argv: verbs.embed),
@@ -58,26 +66,38 @@ VERBS: dict[str, tuple[str, Callable[[list[str]], Callable[..., Any]]]] = {
     "sample": ("draw pictures from a trained model's density", lambda argv: verbs.sample),
     "patches": ("show what a trained model sees where", lambda argv: verbs.patches),
     "report": ("write an HTML page on what was learned, and whether to trust it", _report),
+    "export": ("write a trained model as ONNX, TorchScript, timm or safetensors", lambda argv: verbs.export),
+    "methods": ("list the methods, or one method's options", lambda argv: verbs.methods),
     "reproduce": ("run one of the papers' experiments", _reproduce),
+    "completion": ("print a script that lets the shell complete words", _completion),
 }
 
 
-def build_parser(argv: list[str]) -> ArgumentParser:
+POSITIONAL = {"methods": "name", "completion": "shell"}  # arguments without a flag, of verbs that take no run
+
+
+def build_parser(argv: list[str]) -> "ArgumentParser":
     """The parser, with only the verb in `argv` spelled out: the others need not be imported to be listed."""
-    parser = ArgumentParser(prog="jointembed", description="Joint-embedding self-supervised learning.")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(prog="jointembed", exit_on_error=False)
     subcommands = parser.add_subcommands()
-    verb = next((word for word in argv if not word.startswith("-")), None)
+    verb = _verb(argv)
     for name, (text, function) in VERBS.items():
-        sub = ArgumentParser(description=text)
+        example = f"example: {_usage.EXAMPLES[name]}" if name in _usage.EXAMPLES else None
+        sub = ArgumentParser(description=text, epilog=example, exit_on_error=False)
         if name == verb:
             _add_arguments(sub, name, function(argv), argv)
         subcommands.add_subcommand(name, sub, help=text)
     return parser
 
 
-def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., Any], argv: list[str]) -> None:
-    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample", "patches")
+def _verb(argv: list[str]) -> str | None:
+    return next((word for word in argv if not word.startswith("-")), None)
+
+
+def _add_arguments(parser: "ArgumentParser", verb: str, function: Callable[..., Any], argv: list[str]) -> None:
+    takes_run = verb in ("embed", "evaluate", "score", "decode", "sample", "patches", "export")
     if takes_run:
         parser.add_argument("run", help="the run folder")
     takes_runs = verb in ("select", "report")
@@ -87,10 +107,13 @@ def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., An
         from jointembed.experiments import EXPERIMENTS
 
         parser.add_argument("experiment", help="; ".join(f"{name}: {text}" for name, text in EXPERIMENTS.items()))
-    parser.add_argument("--config", action="config", help="a YAML file with any of these")
-    parser.add_function_arguments(
-        function, as_positional=False, skip={"run"} if takes_run else {"runs"} if takes_runs else set()
-    )
+    bare: set[str | int] = {"run"} if takes_run else {"runs"} if takes_runs else set()
+    if verb in POSITIONAL:
+        bare = {POSITIONAL[verb]}
+        parser.add_argument(POSITIONAL[verb], nargs="?", help=None)
+    else:
+        parser.add_argument("--config", action="config", help="a YAML file with any of these")
+    parser.add_function_arguments(function, as_positional=False, skip=bare)
     if verb == "train":  # its method's options are flags as well
         from jointembed import methods
 
@@ -103,7 +126,6 @@ def _add_arguments(parser: ArgumentParser, verb: str, function: Callable[..., An
 
 def _chosen_method(argv: list[str]) -> str:
     """The method named on the command line or in the YAML file: which flags there are depends on it."""
-    import argparse
     import inspect
 
     from jointembed.training import train
@@ -130,23 +152,35 @@ def main(argv: list[str] | None = None) -> None:
     handler.setLevel(logging.WARNING if sys.stderr.isatty() else logging.INFO)  # a terminal has the progress bar
     logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("jointembed").setLevel(logging.INFO)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    verb = _verb(words)
     try:
-        arguments = build_parser(words).parse_args(words)
-        verb = arguments.subcommand
-        if verb is None:
-            build_parser([]).print_help()
+        if verb is None and (not words or words[0] in ("-h", "--help")):
+            print(_usage.overview({name: text for name, (text, _) in VERBS.items()}))
             return
-        values = vars(arguments[verb])
+        if verb not in VERBS:
+            raise ValueError(_usage.unknown_verb(verb or words[0], VERBS))
+        parser = build_parser(words)
+        try:
+            values = vars(parser.parse_args(words)[verb])
+        except argparse.ArgumentError as error:
+            raise ValueError(_usage.sentence(verb, str(error), _flags(parser, verb))) from error
         values.pop("config", None)
         values.pop("experiment", None)
-        _, function = VERBS[verb]
-        function(words)(**values)
+        VERBS[verb][1](words)(**values)
     except (ValueError, OSError, ArithmeticError) as error:
-        if "--debug" in words:
+        if debug:
             raise
         sys.exit(f"jointembed: {_shown(error)}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _flags(parser: "ArgumentParser", verb: str) -> list[str]:
+    """The flags of a verb, as they are spelled."""
+    subparsers: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return [flag for action in subparsers.choices[verb]._actions for flag in action.option_strings]
 
 
 def _shown(error: Exception) -> str:

@@ -5,9 +5,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from jointembed._text import printable
 from jointembed.backbones import create_backbone
 from jointembed.data import Source, Views, open_source
 from jointembed.data.loading import read_batches
+
+if TYPE_CHECKING:
+    from jointembed.exporting import Format
 
 FORMAT = 1
 
@@ -60,8 +64,14 @@ class Config:
         return Model(methods.create(self.method, network, **self.method_options), self)
 
 
-class Model:
-    """A method with its backbone, and the images it expects. Made by `jointembed.train` and `jointembed.load`."""
+FILES = ("config.json", "model.safetensors", "scores.safetensors")  # a model's, the last one not always there
+
+
+class Model(ModelHubMixin, library_name="jointembed", tags=["self-supervised-learning"]):
+    """A method with its backbone, and the images it expects. Made by `jointembed.train` and `jointembed.load`.
+
+    `save_pretrained`, `push_to_hub` and `from_pretrained` are those of the Hugging Face Hub.
+    """
 
     def __init__(self, method: methods.Method, config: Config) -> None:
         self.method = method.eval().to(memory_format=torch.channels_last)
@@ -201,6 +211,43 @@ class Model:
             )
         batches = list(self._encode(self.open(images), batch_size, progress))
         return posterior({name: torch.cat([z[name].float().cpu() for z in batches]) for name in batches[0]})
+
+    def export(self, out: str | Path, format: "Format" = "onnx") -> str:
+        """Write a file that needs no jointembed, and return how to use it: see `jointembed.exporting.export`."""
+        from jointembed.exporting import export
+
+        return export(self, out, format)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        self.save(save_directory)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        backbone: nn.Module | None = None,
+        device: str | torch.device = "cpu",
+        **download: Any,
+    ) -> "Model":
+        """Load a folder, or a repository of the Hugging Face Hub, with the checks of `jointembed.load`.
+
+        Args:
+            pretrained_model_name_or_path: a folder, or a repository's name.
+            backbone: the module it was trained on, if that was one of your own.
+            device: where to put it.
+            **download: what `huggingface_hub.snapshot_download` takes: revision, token, cache_dir, ...
+        """
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
+            folder = Path(snapshot_download(str(pretrained_model_name_or_path), allow_patterns=list(FILES), **download))
+        return load(folder, backbone, device)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
+        """The README.md of `save_pretrained`: what the configuration knows, and how to use the model."""
+        from jointembed.card import model_card
+
+        return model_card(self)
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`; each is replaced whole or not at all."""

@@ -13,28 +13,19 @@ def embed(run: str, data: Any, out: str = "embeddings.npz", space: str | None = 
     Args:
         run: the run folder.
         data: a folder of images, an .npz or .npy file, or the name of a data set.
-        out: the .npz to write: embeddings, and names and labels where the data have them.
+        out: the .npz or .parquet to write: embeddings, and names and labels where the data have them.
         space: which embedding, e.g. projector; by default the features.
         batch_size: images per forward pass.
     """
-    import numpy as np
-
-    from jointembed._files import atomic
+    from jointembed.embeddings import check_embeddings, write_embeddings
     from jointembed.model import load
 
-    target = Path(out)
-    if target.suffix != ".npz":
-        raise ValueError(f"out: expected a file name ending in .npz, got {out}")
+    target = check_embeddings(out)
     model = load(run)
     source = model.open(data)
-    arrays: dict[str, Any] = {"embeddings": model.embed(source, space, batch_size).numpy()}
-    if source.names is not None:
-        arrays["names"] = np.array(source.names)
-    if source.labels is not None:
-        arrays["labels"] = source.labels.numpy()
-    with atomic(target) as path, path.open("wb") as file:
-        np.savez(file, **arrays)
-    print(f"{target}: {' x '.join(map(str, arrays['embeddings'].shape))} embeddings of {source.name}")
+    z = model.embed(source, space, batch_size)
+    write_embeddings(target, z, source.names, source.labels)
+    print(f"{target}: {' x '.join(map(str, z.shape))} embeddings of {source.name}")
 
 
 def evaluate(
@@ -254,6 +245,48 @@ def patches(run: str, data: Any, out: str = "patches.png", n: int = 8, together:
     few = source.subset(order[:n].sort().values)
     patch_sheet(model, few, out, together)
     print(f"{out}: {len(few)} images of {source.name}")
+
+
+def export(run: str, out: str, format: Literal["onnx", "torchscript", "timm", "safetensors"] = "onnx") -> None:
+    """Write a trained model as a file that needs no jointembed.
+
+    Args:
+        run: the run folder.
+        out: the file to write: .onnx, .pt for torchscript, .safetensors for the others. One that exists is refused.
+        format: onnx or torchscript, from images to features, posterior and scores; timm, a checkpoint of the backbone
+            for timm; safetensors, its weights with what its images must be like.
+    """
+    from rich.console import Console
+
+    from jointembed.exporting import check_export, export
+    from jointembed.model import load
+
+    path = check_export(out, format)
+    with Console(stderr=True).status(f"writing {format}"):
+        how = export(load(run), path, format)
+    print(f"{path}: use it with\n{how}")
+
+
+def methods(name: str | None = None) -> None:
+    """List the methods and what each offers, or one method's options.
+
+    Args:
+        name: of the method whose options to show.
+    """
+    from jointembed import methods
+    from jointembed._tables import print_rows
+
+    if name is not None:
+        cls = methods.get(name)
+        rows = [(option, text, default) for option, (default, text) in methods.describe_options(cls).items()]
+        print_rows(f"{name}: {methods.summary(cls)}", ("option", "", "default"), rows)
+        return
+    print_rows(
+        "What each method offers beside features (samples: of its density)",
+        ("method", "", "posterior", "density", "scores"),
+        [(found, *methods.offers(methods.get(found)).values()) for found in methods.names()],
+    )
+    print("jointembed methods NAME shows a method's options")
 
 
 def _per_cent(share: float) -> str:

@@ -19,12 +19,14 @@ from . import (
     vssl,
 )
 from .base import Method, create, get, names
+from .describe import describe_options, offers, summary
 
 __all__ = [
     "Method",
     "barlow",
     "byol",
     "create",
+    "describe_options",
     "dino",
     "get",
     "gje",
@@ -34,8 +36,10 @@ __all__ = [
     "lejepa_probabilistic",
     "moco",
     "names",
+    "offers",
     "simclr",
     "simsiam",
+    "summary",
     "swav",
     "vicreg",
     "vje",

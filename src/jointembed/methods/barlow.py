@@ -44,7 +44,9 @@ def _barlow_twins(z1: Tensor, z2: Tensor, weight: float, images: int | Tensor) -
 
 
 class BarlowTwins(Method, name="barlow-twins"):
-    """Barlow Twins on a backbone. The features are the backbone's; the loss lives in projector space.
+    """Barlow Twins: the cross-correlation of two views should be the identity.
+
+    The features are the backbone's; the loss lives in projector space.
 
     The projector has three layers with BatchNorm between them.
 

@@ -32,7 +32,9 @@ def byol_loss(predictions: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 class BYOL(Method, name="byol"):
-    """BYOL on a backbone. The features are the backbone's; targets are directions in projector space.
+    """BYOL: predict what a slow copy of oneself sees in another view.
+
+    The features are the backbone's; targets are directions in projector space.
 
     Projector and predictor have two layers each, with BatchNorm between them only.
 

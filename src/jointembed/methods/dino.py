@@ -79,7 +79,9 @@ def dino_projector(features: int, width: int, dim: int, batch_norm: bool) -> nn.
 
 
 class DINO(Method, name="dino"):
-    """DINO on a backbone. The features are the student backbone's (the paper evaluates the teacher's).
+    """DINO: self-distillation, a student matches the sharpened and centred output of its slow copy.
+
+    The features are the student backbone's (the paper evaluates the teacher's).
 
     Projector space is the unit sphere in front of the last layer. The paper's schedule of the weight decay and its
     clipping of gradients are the trainer's, and off by default.

@@ -32,7 +32,9 @@ def jepa_loss(predictions: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 class JEPA(Method, name="jepa"):
-    """JEPA on a backbone. The features are the backbone's; predicted is another view in projector space.
+    """JEPA: predict another view by a slow copy of oneself, with squared error.
+
+    The features are the backbone's; predicted is another view in projector space.
 
     I-JEPA has a vision transformer, masked blocks of patches, and no projector; here any backbone, views, and a
     projector and a predictor of two layers each, with BatchNorm between them.

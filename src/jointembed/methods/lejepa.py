@@ -69,7 +69,9 @@ def projector_mlp(features: int, width: int, dim: int, layers: int) -> nn.Sequen
 
 
 class LeJEPA(Method, name="lejepa"):
-    """LeJEPA on a backbone. The features are the backbone's; the Gaussian lives in projector space.
+    """LeJEPA: views agree, and SIGReg makes the cloud of embeddings an isotropic Gaussian.
+
+    The features are the backbone's; the Gaussian lives in projector space.
 
     Args:
         backbone: network with `num_features`, images to (N, D).

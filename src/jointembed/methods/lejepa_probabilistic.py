@@ -179,7 +179,9 @@ class ProbabilisticLeJEPA(Method):
 
 
 class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
-    """LeJEPA with VJE's likelihood on a backbone. The features are the backbone's.
+    """LeJEPA with VJE's heavy-tailed likelihood in place of the squared error.
+
+    The features are the backbone's.
 
     Args:
         backbone: network with `num_features`, images to (N, D).
@@ -257,7 +259,9 @@ class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
 
 
 class LeJEPAMDN(ProbabilisticLeJEPA, name="lejepa-mdn"):
-    """LeJEPA with a mixture density network on a backbone. The features are the backbone's.
+    """LeJEPA with a mixture density network in place of the squared error.
+
+    The features are the backbone's.
 
     Args:
         backbone: network with `num_features`, images to (N, D).

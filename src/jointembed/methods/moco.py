@@ -36,7 +36,9 @@ def moco_loss(queries: Tensor, keys: Tensor, bank: Tensor, temperature: float = 
 
 
 class MoCo(Method, name="moco-v2"):
-    """MoCo v2 on a backbone. The features are the backbone's; the loss lives in projector space, on the unit sphere.
+    """MoCo v2: tell a view from a queue of past ones.
+
+    The features are the backbone's; the loss lives in projector space, on the unit sphere.
 
     The projector has two layers and no BatchNorm. The queue starts empty, and not full of noise. There is no shuffling
     of BatchNorm between devices.

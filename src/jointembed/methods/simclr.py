@@ -47,7 +47,9 @@ def _nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> dict[str, Tensor]:
 
 
 class SimCLR(Method, name="simclr"):
-    """SimCLR on a backbone. The features are the backbone's; the loss lives in projector space, on the unit sphere.
+    """SimCLR: tell the other view of an image from all other images in the batch.
+
+    The features are the backbone's; the loss lives in projector space, on the unit sphere.
 
     The projector has two layers, with BatchNorm after both, as in the authors' code.
 

@@ -29,7 +29,9 @@ def simsiam_loss(predictions: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 class SimSiam(Method, name="simsiam"):
-    """SimSiam on a backbone. The features are the backbone's; targets are directions in projector space.
+    """SimSiam: prediction between views with a stop-gradient, and nothing else.
+
+    The features are the backbone's; targets are directions in projector space.
 
     The projector has three layers with BatchNorm after each, the last without scale and shift; the predictor two, with
     BatchNorm between them only. The predictor's learning rate follows that of the rest; in the paper it stays constant.

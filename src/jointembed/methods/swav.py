@@ -84,7 +84,9 @@ def cross_entropy(log_target: Tensor, log_prediction: Tensor) -> dict[str, Tenso
 
 
 class SwAV(Method, name="swav"):
-    """SwAV on a backbone. The features are the backbone's; prototypes lie in projector space, on the unit sphere.
+    """SwAV: predict a view's cluster from another view.
+
+    The features are the backbone's; prototypes lie in projector space, on the unit sphere.
 
     The projector has two layers with BatchNorm between them. The queue holds embeddings of the first view; in the paper
     every global view has its own.

@@ -58,7 +58,9 @@ def vicreg_loss(
 
 
 class VICReg(Method, name="vicreg"):
-    """VICReg on a backbone. The features are the backbone's; the loss lives in projector space.
+    """VICReg: views agree, every dimension varies, no two covary.
+
+    The features are the backbone's; the loss lives in projector space.
 
     The projector, the paper's expander, has three layers with BatchNorm between them.
 

@@ -155,7 +155,9 @@ class InferenceNetwork(nn.Module):
 
 
 class VJE(Method, name="vje"):
-    """VJE on a backbone. The features are the backbone's own, z; each has a posterior with a mean and a variance.
+    """VJE: every image gets a posterior, and a heavy-tailed likelihood scores it.
+
+    The features are the backbone's own, z; each has a posterior with a mean and a variance.
 
     Args:
         backbone: network with `num_features`, images to (N, D).
@@ -245,7 +247,7 @@ class VJE(Method, name="vje"):
 
     def posterior(self, encoded: dict[str, Tensor]) -> Independent:
         """The posterior of each image, from what `encode` gave."""
-        return Independent(Normal(encoded["mu"], encoded["variance"].sqrt()), 1)
+        return Independent(Normal(encoded["mu"], encoded["variance"].sqrt(), validate_args=False), 1)
 
     def score(self, encoded: dict[str, Tensor], score: str, samples: int, seed: int) -> Tensor:
         """Each image against its own posterior.

@@ -59,7 +59,9 @@ def vsimsiam_loss(posterior: PowerSpherical, targets: Tensor, beta: float = 1.0)
 
 
 class VSimSiam(Method, name="vsimsiam"):
-    """VSimSiam on a backbone. The features are the backbone's; directions live in projector space.
+    """VSimSiam: SimSiam whose prediction is a distribution on the sphere.
+
+    The features are the backbone's; directions live in projector space.
 
     Projector and predictor are SimSiam's. The concentration is the softplus of a head on the backbone's features in
     units of D - 1, so that an untrained head means the same in every dimension: a mean of length 0.4.

@@ -99,7 +99,9 @@ class GaussianHead(nn.Module):
 
 
 class VSSL(Method, name="vssl"):
-    """VSSL on a backbone. The features are the backbone's; each image has a Gaussian with a mean and a variance.
+    """VSSL: a student's Gaussian against that of its own moving average.
+
+    The features are the backbone's; each image has a Gaussian with a mean and a variance.
 
     Args:
         backbone: network with `num_features`, images to (N, D).

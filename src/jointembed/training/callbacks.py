@@ -14,6 +14,8 @@ from jointembed.data import Source
 from jointembed.metrics import Geometry, geometry, knn_predict
 from jointembed.model import Model
 
+from .loggers import embedding_picture, log_picture
+
 log = logging.getLogger("jointembed")
 
 
@@ -48,7 +50,7 @@ class OnlineKNN(Watch):
 
 
 class CollapseWatch(Watch):
-    """Says in plain words when the features collapse: all to one point, or into a few dimensions."""
+    """Says in plain words when the features collapse: all to one point, or into a few dimensions; and shows them."""
 
     def __init__(self, model: Model, source: Source, every: int, stop: bool) -> None:
         super().__init__(model, source, every)
@@ -67,6 +69,7 @@ class CollapseWatch(Watch):
         found = geometry(z)
         values = {"effective_rank": found.effective_rank, "feature_std": found.std, "feature_norm": found.norm}
         module.log_dict(values, rank_zero_only=True)
+        log_picture(trainer.loggers, "embeddings", embedding_picture(z, self.source.labels), trainer.global_step)
         if words := diagnosis(found, z.shape[1]):
             log.warning("collapse after epoch %d: %s", trainer.current_epoch + 1, words)
         return words

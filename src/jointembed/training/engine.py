@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -45,13 +45,15 @@ def best_precision() -> str:
     return "bf16-mixed" if native else "32-true"
 
 
-def make_trainer(folder: Path, epochs: int, precision: str, options: dict[str, Any]) -> L.Trainer:
+def make_trainer(
+    folder: Path, epochs: int, precision: str, loggers: list[Logger], options: dict[str, Any]
+) -> L.Trainer:
     """Lightning's trainer with our defaults; whatever `options` says goes before them."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     defaults = {
         "max_epochs": epochs,
         "precision": best_precision() if precision == "auto" else precision,
-        "logger": TensorBoardLogger(folder, name="", version="tensorboard"),
+        "logger": loggers or False,
         "default_root_dir": folder,
         "log_every_n_steps": 1,
         "sync_batchnorm": torch.cuda.is_available() and options.get("accelerator") != "cpu",

@@ -24,6 +24,7 @@ from jointembed.model import Config, Model
 from .callbacks import CollapseWatch, OnlineKNN, Progress
 from .engine import fit, keep_freed_memory, make_trainer
 from .folder import CHECKPOINT, RunFolder, check_checkpoint, check_finite, check_folder
+from .loggers import make_loggers
 from .logs import log_file, only_errors
 from .module import Batches, TrainingModule
 from .processes import fitting_batch, share, warn_of_batch_norm
@@ -63,6 +64,7 @@ def train(
     labels: Any = None,
     root: str | Path | None = None,
     progress: bool = True,
+    logger: Any = "tensorboard",
     devices: int | str = 1,
     strategy: str = "auto",
     num_nodes: int = 1,
@@ -101,6 +103,8 @@ def train(
         labels: one integer per image, used only to watch and evaluate.
         root: where torchvision data sets are, or go.
         progress: show a progress bar on a terminal.
+        logger: who is told of losses, and every watch_every epochs shown the embeddings: "tensorboard", "wandb", "csv",
+            "none", a logger of Lightning's, or a list of these. metrics.csv and log.txt are there in any case.
         devices: processes on this machine, one for each GPU, or sharing the CPU; "auto" for all GPUs there are. Losses
             and whatever follows the batch are those of all processes' images together, as one process would have them;
             so are BatchNorm's statistics on GPUs, while on CPUs each process has its own. Views and other random
@@ -115,7 +119,7 @@ def train(
     cls = methods.get(method)
     folder = Path(out) if out else Path("runs") / f"{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     processes = {"devices": devices, "strategy": strategy, "num_nodes": num_nodes}
-    lightning = make_trainer(folder, epochs, precision, processes | (trainer or {}))
+    lightning = make_trainer(folder, epochs, precision, make_loggers(logger, folder), processes | (trainer or {}))
     checkpoint = folder / CHECKPOINT if resume and (folder / CHECKPOINT).is_file() else None
     # Other ranks come when the first has begun to write.
     going_on = check_folder(folder, resume) if lightning.is_global_zero else checkpoint is not None
@@ -197,6 +201,7 @@ _NOT_RECORDED = (
     "root",
     "resume",
     "progress",
+    "logger",
     "devices",
     "strategy",
     "num_nodes",

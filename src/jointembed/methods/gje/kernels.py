@@ -128,14 +128,20 @@ def fourier_features(
     scale = torch.as_tensor(amplitude, dtype=z.dtype, device=z.device).sqrt()
     if kernel == "linear":
         return scale * z
+    frequencies, phases = fourier_draws(z.shape[1], num_features, kernel, seed)
+    return scale * (2 / num_features) ** 0.5 * torch.cos(z @ frequencies.to(z) + phases.to(z))
+
+
+def fourier_draws(dim: int, num_features: int, kernel: str, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """W (d, D) and b (D,) of `fourier_features`."""
     generator = torch.Generator().manual_seed(seed)
-    frequencies = torch.randn(z.shape[1], num_features, generator=generator, dtype=torch.float64)
+    frequencies = torch.randn(dim, num_features, generator=generator, dtype=torch.float64)
     phases = 2 * torch.pi * torch.rand(num_features, generator=generator, dtype=torch.float64)
     if kernel != "rbf":
         df = int(kernel[-2])  # "matern32": 2 nu = 3
         chi_squared = torch.randn(df, num_features, generator=generator, dtype=torch.float64).square().sum(0)
         frequencies *= (df / chi_squared).sqrt()
-    return scale * (2 / num_features) ** 0.5 * torch.cos(z @ frequencies.to(z) + phases.to(z))
+    return frequencies, phases
 
 
 def median_distance(z: Tensor) -> Tensor:

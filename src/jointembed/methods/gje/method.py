@@ -32,7 +32,9 @@ MOMENT_FLOOR = 1e-3  # of the joint covariance, as a share of the mean variance:
 
 
 class GJE(Method, name="gje"):
-    """GJE on a backbone. The features are the backbone's; the density of pairs lives in projector space.
+    """GJE: the joint density of two views as one Gaussian, or a Gaussian process between them.
+
+    The features are the backbone's; the density of pairs lives in projector space.
 
     Args:
         backbone: network with `num_features`, images to (N, D).

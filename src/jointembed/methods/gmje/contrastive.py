@@ -21,7 +21,9 @@ from .sphere import SphereMethod
 
 
 class GMJESMC(SphereMethod, name="gmje-smc"):
-    """SMC-GMJE on a backbone; with other policies MoCo and data-as-mode GMJE, all else equal.
+    """SMC-GMJE: InfoNCE as the routing of a mixture, with resampled past embeddings as its modes.
+
+    With other policies MoCo and data-as-mode GMJE, all else equal.
 
     Args:
         backbone: network with `num_features`, images to (N, D).

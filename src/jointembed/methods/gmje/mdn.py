@@ -145,7 +145,7 @@ class MixtureDensityNetwork(nn.Module):
 
 
 class GMJEMDN(SphereMethod, name="gmje-mdn"):
-    """GMJE-MDN on a backbone.
+    """GMJE-MDN: a network gives the Gaussian mixture of another view, given this one.
 
     Args:
         backbone: network with `num_features`, images to (N, D).

@@ -65,7 +65,7 @@ LEARNING = {"em": OnlinePrototypes, "gradient": Prototypes, "gng": GrowingProtot
 
 
 class GMJE(SphereMethod, name="gmje"):
-    """Parametric GMJE on a backbone: the mixture is learned with the encoder.
+    """GMJE: the joint density of two views as a Gaussian mixture, learned with the encoder.
 
     Args:
         backbone: network with `num_features`, images to (N, D).
