@@ -273,6 +273,9 @@ def methods(name: str | None = None) -> None:
     Args:
         name: of the method whose options to show.
     """
+    import shutil
+    import textwrap
+
     from jointembed import methods
     from jointembed._tables import print_rows
 
@@ -281,12 +284,16 @@ def methods(name: str | None = None) -> None:
         rows = [(option, text, default) for option, (default, text) in methods.describe_options(cls).items()]
         print_rows(f"{name}: {methods.summary(cls)}", ("option", "", "default"), rows)
         return
-    print_rows(
-        "What each method offers beside features (samples: of its density)",
-        ("method", "", "posterior", "density", "scores"),
-        [(found, *methods.offers(methods.get(found)).values()) for found in methods.names()],
+    width = max(map(len, methods.names())) + 2
+    print(
+        "Beside features every method gives a density to sample from: its own, or a Gaussian fitted after training.\n"
     )
-    print("jointembed methods NAME shows a method's options")
+    for found in methods.names():
+        text, posterior, density, scores = methods.offers(methods.get(found)).values()
+        gives = ["posterior"] * (posterior == "yes") + ["own density"] * (density == "its own") + [f"scores: {scores}"]
+        line = f"{found:{width}}{text.partition(': ')[2] or text} [{'; '.join(gives)}]"
+        print(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent=" " * width))
+    print("\njointembed methods NAME shows a method's options")
 
 
 def _per_cent(share: float) -> str:
