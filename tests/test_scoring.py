@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 from jointembed.data import Source, open_source
-from jointembed.scoring import check_table, percentile, score_images, threshold, write_table
+from jointembed.scoring import check_table, percentile, score_images, smallest_rate, threshold, write_table
 
 
 class FakeModel:
@@ -155,6 +155,16 @@ def test_without_held_out_images_the_training_images_serve_with_a_warning(
     assert "probably be flagged more often than the 5 % asked for" in caplog.text
     assert (found.threshold.value, found.threshold.images) == (94, 99)
     assert math.isnan(found.threshold.low) and math.isnan(found.threshold.high)  # none can be given
+
+
+def test_few_held_out_images_vouch_for_what_they_can(model: FakeModel, images: torch.Tensor) -> None:
+    assert score_images(model, images).threshold.false_alarm_rate == 0.05
+    held_out = model.reference["held_out/mean"][:9]
+    model.reference["held_out/mean"] = held_out
+    limit = score_images(model, images).threshold
+    assert limit.false_alarm_rate == 0.1 and limit.value == held_out.max()  # one gap of ten is above all nine
+    for count in range(1, 400):
+        assert threshold(torch.arange(float(count)), smallest_rate(count)).value == count - 1
 
 
 def test_with_held_out_images_there_is_no_warning(

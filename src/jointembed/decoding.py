@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import sys
 import warnings
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -148,10 +149,11 @@ def train_decoder(
         loader = DataLoader(TensorDataset(z, images), min(batch_size, len(z)), shuffle=True, drop_last=len(z) > 1)
         fit = _Fit(decoder, lr)
         options = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False, "devices": 1}
+        options |= {"enable_progress_bar": sys.stderr.isatty()}
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*does not have many workers.*|.*LeafSpec.*is deprecated.*")
-            lightning = L.Trainer(max_epochs=epochs, enable_progress_bar=False, **(options | (trainer or {})))
+            lightning = L.Trainer(max_epochs=epochs, **(options | (trainer or {})))
             lightning.fit(fit, loader)
     log.info("decoder of %s: mean squared error %.4f of [-1, 1]", run, float(lightning.callback_metrics["loss"]))
     folder = Path(run)

@@ -74,7 +74,7 @@ def threshold(held_out: Tensor, false_alarm_rate: float, confidence: float = 0.9
         needed = math.ceil(1 / Fraction(str(float(false_alarm_rate)))) - 1
         raise ValueError(
             f"false_alarm_rate: {false_alarm_rate:g} needs at least {needed:,} held-out images, there are {n:,}; train "
-            f"with a larger hold_out, or allow at least {math.ceil(1e4 / (n + 1)) / 1e4:g}"
+            f"with a larger hold_out, or allow at least {smallest_rate(n):g}"
         )
     from scipy.special import betaincinv
 
@@ -82,6 +82,11 @@ def threshold(held_out: Tensor, false_alarm_rate: float, confidence: float = 0.9
     # Given these held-out images, the share of all normal images above their k-th score is Beta(n + 1 - k, k).
     low, high = (float(betaincinv(above, k, (1 + sign * confidence) / 2)) for sign in (-1, 1))
     return Threshold(float(held_out.double().sort().values[k - 1]), float(false_alarm_rate), low, high, n)
+
+
+def smallest_rate(images: int) -> float:
+    """The smallest false-alarm rate that so many held-out images can vouch for, to four digits."""
+    return math.ceil(1e4 / (images + 1)) / 1e4
 
 
 def percentile(train: Tensor, scores: Tensor) -> Tensor:
@@ -96,7 +101,7 @@ def score_images(
     model: Model,
     data: Any,
     score: str | None = None,
-    false_alarm_rate: float = 0.05,
+    false_alarm_rate: float | None = None,
     batch_size: int = 256,
 ) -> Scores:
     """Score images, and compare them with the images the model was trained on and those held out of its training.
@@ -105,7 +110,8 @@ def score_images(
         model: with the reference scores that training leaves behind.
         data: what `jointembed.data.open_source` takes.
         score: one of the method's scores; by default its first.
-        false_alarm_rate: the share of normal images that may be flagged.
+        false_alarm_rate: the share of normal images that may be flagged; by default 0.05, or what the held-out images
+            can vouch for where they are fewer than 19.
         batch_size: images per forward pass.
     """
     kind = score or model.method.scores[0]
@@ -120,10 +126,12 @@ def score_images(
     return Scores(names, found, percentile(train, found), flag, limit, kind)
 
 
-def _reference(model: Model, kind: str, false_alarm_rate: float) -> tuple[Tensor, Threshold]:
+def _reference(model: Model, kind: str, false_alarm_rate: float | None) -> tuple[Tensor, Threshold]:
     """The scores to compare with, and the threshold: by held-out images where there are any."""
-    _check_rates(false_alarm_rate)
     train, held_out = (model.reference.get(f"{part}/{kind}", torch.empty(0)) for part in ("train", "held_out"))
+    if false_alarm_rate is None:
+        false_alarm_rate = max(0.05, smallest_rate(max(len(held_out) or len(train), 1)))
+    _check_rates(false_alarm_rate)
     if len(held_out):
         return train if len(train) else held_out, threshold(held_out, false_alarm_rate)
     if not len(train):

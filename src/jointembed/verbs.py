@@ -131,7 +131,7 @@ def score(
     data: Any,
     out: str = "scores.csv",
     score: str | None = None,
-    false_alarm_rate: float = 0.05,
+    false_alarm_rate: float | None = None,
     sheet: str | None = None,
     batch_size: int = 256,
     root: str | None = None,
@@ -143,7 +143,8 @@ def score(
         data: a folder of images, an .npz or .npy file, or the name of a data set.
         out: the .csv or .parquet to write: name, score, percentile among the training images, flag.
         score: which of the method's scores; by default its first.
-        false_alarm_rate: the share of normal images that may be flagged.
+        false_alarm_rate: the share of normal images that may be flagged; by default 0.05, or what the held-out images
+            can vouch for where they are fewer than 19.
         sheet: a .png of the strangest and the most typical images; by default beside out, none for no sheet.
         batch_size: images per forward pass.
         root: where torchvision data sets are, or go.
@@ -166,7 +167,7 @@ def score(
     write_table(table, found.columns())
     limit, flagged = found.threshold, int(found.flag.sum())
     print(f"{table}: {len(source):,} images of {source.name}, {flagged:,} flagged")
-    asked = _per_cent(false_alarm_rate)
+    asked = _per_cent(limit.false_alarm_rate)
     print(f"flagged: {found.kind} above {limit.value:.4g}; asked for: at most {asked} of normal images")
     if math.isnan(limit.low):
         print("true false-alarm rate: unknown, see the warning")

@@ -1,6 +1,7 @@
 """Linear probes: L-BFGS on cached features, and the papers' SGD with augmentation on the frozen backbone."""
 
 import logging
+import sys
 import warnings
 from typing import Any
 
@@ -137,14 +138,14 @@ def crops_and_flips(model: Model, view_options: dict[str, Any] | None) -> Views:
 
 
 def fit_quietly(module: L.LightningModule, loader: DataLoader[Any], epochs: int, device: torch.device) -> None:
-    """Lightning's fit on one device, without files, bars or words."""
+    """Lightning's fit on one device, without files or words; with a bar on a terminal."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     trainer = L.Trainer(
         max_epochs=epochs,
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,
-        enable_progress_bar=False,
+        enable_progress_bar=sys.stderr.isatty(),
         use_distributed_sampler=False,
         accelerator=device.type,
         devices=1,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from jointembed.model import Model
-from jointembed.scoring import Threshold, threshold
+from jointembed.scoring import Threshold, smallest_rate, threshold
 
 RATES = (
     0.001,
@@ -46,7 +46,7 @@ def alarm(model: Model, kind: str, scores: Tensor, false_alarm_rate: float) -> d
     if not len(known) or not known.isfinite().all():
         why = "has scores that are not finite" if len(known) else "kept no scores of the images it was trained on"
         return {"missing": f"No threshold can be set: the run {why}."}
-    smallest = math.ceil(1e4 / (len(known) + 1)) / 1e4
+    smallest = smallest_rate(len(known))
     chosen = max(false_alarm_rate, smallest)
     limits = [threshold(known, rate) for rate in sorted({*RATES, chosen}) if rate >= smallest]
     if not len(held_out):

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchvision.transforms.v2 import functional as TF
 
 from jointembed.data import Source
 from jointembed.evaluation import (
@@ -115,10 +116,7 @@ def _risk(uncertainty: Tensor, correct: Tensor) -> dict[str, Any]:
 
 def spoilt(model: Model, images: Source, kind: str) -> dict[str, Any]:
     """Does the score tell images from the same images, spoilt? No labels are needed."""
-    if images.image_size is None:
-        return {"missing": "The images have several sizes; spoiling them on purpose needs one."}
-    pixels = images.batch(torch.arange(min(len(images), SPOILT_IMAGES)))
-    assert isinstance(pixels, Tensor)
+    pixels = _as_seen(model, images.subset(torch.arange(min(len(images), SPOILT_IMAGES))))
     clean = model.anomaly_score(pixels, kind, progress=False)
     rows = []
     for corruption in ("blur", "noise", "occlusion"):
@@ -127,3 +125,10 @@ def spoilt(model: Model, images: Source, kind: str) -> dict[str, Any]:
             return {"missing": "The score is not finite for every image."}
         rows.append({"corruption": corruption, **detection_metrics(clean, worse)})
     return {"rows": rows, "images": len(pixels), "severity": SEVERITY}
+
+
+def _as_seen(model: Model, images: Source) -> Tensor:
+    """uint8 (N, C, S, S), at the size the model sees: large photographs are never all in memory."""
+    side = [model.config.image_size] * 2
+    batches = (images.batch(rows) for rows in torch.arange(len(images)).split(32))
+    return torch.stack([TF.center_crop(TF.resize(x, side[:1], antialias=True), side) for b in batches for x in b])

@@ -13,6 +13,7 @@ from jointembed._text import printable
 
 def flatten(z: Tensor, seed: int = 0) -> dict[str, np.ndarray]:
     """Directions of features z (N, D), N of at least 4, in two dimensions (N, 2), by "t-SNE" and by "PCA"."""
+    from rich.console import Console
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -21,7 +22,9 @@ def flatten(z: Tensor, seed: int = 0) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):  # of a collapsed cloud, which has no variance to take shares of
         reduced = PCA(min(50, *unit.shape), random_state=seed).fit_transform(unit)
     start = "pca" if reduced.shape[1] > 1 and reduced[:, 0].std() > 0 else "random"  # of points that differ at all
-    flat = TSNE(init=start, perplexity=min(30, (len(unit) - 1) / 3), random_state=seed).fit_transform(reduced)
+    mapping = TSNE(init=start, perplexity=min(30, (len(unit) - 1) / 3), random_state=seed)
+    with Console(stderr=True).status(f"drawing a map of {len(unit):,} images"):  # a word of it on a terminal only
+        flat = mapping.fit_transform(reduced)
     return {"t-SNE": flat, "PCA": np.pad(reduced, ((0, 0), (0, 1)))[:, :2]}
 
 

@@ -33,7 +33,7 @@ def sprites(source: Source) -> dict[str, Any]:
     cell = limit if source.image_size is None else min(limit, max(source.image_size))
     cell = cell if cell <= SHARP else -(-cell // BLOCK) * BLOCK
     for rows in torch.arange(len(source)).split(PER_SHEET):
-        tiles = [_thumbnail(pixels, limit) for part in rows.split(256) for pixels in source.batch(part)]
+        tiles = [_thumbnail(pixels, limit) for part in rows.split(16) for pixels in source.batch(part)]
         sheets.append(_sheet(tiles, cell))
         sizes += [tile.size for tile in tiles]
     one = len(set(sizes)) == 1
