@@ -1,5 +1,6 @@
 """Files that are either whole or not there."""
 
+import importlib.util
 import os
 import re
 import tempfile
@@ -56,3 +57,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=known)
     with atomic(path) as temporary:
         temporary.write_bytes(content)
+
+
+def check_table_name(out: str | Path, other: str) -> Path:
+    """The path, if a table can be written there as `other`, a suffix, or as .parquet: asked before the work is done."""
+    path = Path(out)
+    if path.suffix not in (other, ".parquet"):
+        raise ValueError(f"out: expected a file name ending in {other} or .parquet, got {out}")
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ValueError(f"out: {out} needs pyarrow: pip install jointembed[parquet], or write {other}")
+    return path

@@ -1,6 +1,5 @@
 """Embeddings as a file: `.npz` for numpy, `.parquet` for data bases and data frames."""
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from jointembed._files import atomic
+from jointembed._files import atomic, check_table_name
 
 
 def check_embeddings(out: str | Path) -> Path:
     """The path, if `write_embeddings` can write there: to be asked before the work is done."""
-    path = Path(out)
-    if path.suffix not in (".npz", ".parquet"):
-        raise ValueError(f"out: expected a file name ending in .npz or .parquet, got {out}")
-    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError(f"out: {out} needs pyarrow: pip install jointembed[parquet], or write an .npz")
-    return path
+    return check_table_name(out, ".npz")
 
 
 def write_embeddings(

@@ -1,7 +1,6 @@
 """How strange is each image: scores, percentiles, and a flag at a rate of false alarms chosen beforehand."""
 
 import csv
-import importlib.util
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jointembed._files import atomic
+from jointembed._files import atomic, check_table_name
 from jointembed.model import Model
 
 log = logging.getLogger("jointembed")
@@ -149,12 +148,7 @@ def _reference(model: Model, kind: str, false_alarm_rate: float | None) -> tuple
 
 def check_table(out: str | Path) -> Path:
     """The path, if `write_table` can write there: to be asked before the work is done."""
-    path = Path(out)
-    if path.suffix not in (".csv", ".parquet"):
-        raise ValueError(f"out: expected a file name ending in .csv or .parquet, got {out}")
-    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ValueError(f"out: {out} needs pyarrow: pip install jointembed[parquet], or write a .csv")
-    return path
+    return check_table_name(out, ".csv")
 
 
 def write_table(out: str | Path, columns: Mapping[str, Sequence[Any] | np.ndarray]) -> None:

@@ -87,7 +87,9 @@ def evaluate(
         **{name: top1(classes, test.labels) for name, classes in predicted.items()},
     }
     if pixels:
-        result["pixel_knn"] = knn_accuracy(_pixels(model, train), train.labels, _pixels(model, test), test.labels, k)
+        result["pixel_knn"] = knn_accuracy(
+            raw_pixels(model, train), train.labels, raw_pixels(model, test), test.labels, k
+        )
     if shots:
         found = few_shot(z, train.labels, z_test, test.labels, shots, draws, seed=seed, class_names=train.class_names)
         result["few_shot"] = {number: {"mean": one.mean, "std": one.std} for number, one in found.items()}
@@ -141,7 +143,7 @@ def _labelled(source: Source) -> Source:
     return source.subset(torch.nonzero(source.labels >= 0).flatten())
 
 
-def _pixels(model: Model, source: Source) -> Tensor:
+def raw_pixels(model: Model, source: Source) -> Tensor:
     """The images as the network sees them, flat and centred, as features."""
     chunks = torch.arange(len(source)).split(1024)
     return torch.cat([model.views.single(source.batch(chunk)).flatten(1) for chunk in chunks])

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional as TF
 
 from jointembed.data import Source
 from jointembed.evaluation import (
@@ -20,7 +19,7 @@ from jointembed.evaluation import (
     risk_coverage,
 )
 from jointembed.evaluation.knn import top1
-from jointembed.evaluation.protocol import _pixels
+from jointembed.evaluation.protocol import raw_pixels
 from jointembed.metrics import knn_predict
 from jointembed.model import Model
 
@@ -71,7 +70,7 @@ def judge(
     frequent = torch.bincount(images.labels).max() / len(images)
     accuracy = {name: top1(found, images.labels) for name, found in predicted.items()}
     accuracy["k-NN of raw pixels"] = knn_accuracy(
-        _pixels(model, bank), bank.labels, _pixels(model, images), images.labels, k
+        raw_pixels(model, bank), bank.labels, raw_pixels(model, images), images.labels, k
     )
     counts = torch.bincount(bank.labels)
     shots = [n for n in SHOTS if n <= int(counts[counts > 0].min())]
@@ -129,6 +128,5 @@ def spoilt(model: Model, images: Source, kind: str) -> dict[str, Any]:
 
 def _as_seen(model: Model, images: Source) -> Tensor:
     """uint8 (N, C, S, S), at the size the model sees: large photographs are never all in memory."""
-    side = [model.config.image_size] * 2
     batches = (images.batch(rows) for rows in torch.arange(len(images)).split(32))
-    return torch.stack([TF.center_crop(TF.resize(x, side[:1], antialias=True), side) for b in batches for x in b])
+    return torch.stack([model.views.centre(image) for batch in batches for image in batch])

@@ -81,10 +81,7 @@ class Views:
     def single(self, images: Images) -> Tensor:
         """The evaluation view (N, C, size, size): short side resized to `size`, centre crop, normalised."""
         self._check_images(images)
-        if isinstance(images, Tensor):
-            x = self._centre(images)
-        else:
-            x = torch.stack([self._centre(image) for image in images])
+        x = self.centre(images) if isinstance(images, Tensor) else torch.stack([self.centre(image) for image in images])
         return self._normalise_(x.to(torch.float32, memory_format=torch.contiguous_format).div_(255))
 
     def _render(self, source: Images, p: Parameters, size: int) -> Tensor:
@@ -103,7 +100,8 @@ class Views:
             colour.solarise_(x, _index(p.solarise.nonzero()[0], x), self.settings.solarise_threshold)
         return self._normalise_(x)
 
-    def _centre(self, image: Tensor) -> Tensor:
+    def centre(self, image: Tensor) -> Tensor:
+        """The evaluation view's pixels (..., C, size, size), as they are."""
         if min(image.shape[-2:]) != self.size:
             image = TF.resize(image, [self.size], antialias=True)
         return TF.center_crop(image, [self.size, self.size])
