@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributions import Normal
 from torch.nn.parallel import DistributedDataParallel
 
 from jointembed import methods
 from jointembed.methods.base import Clock
+from jointembed.training.sharding import shard, whole
 
 IMAGES, STEPS = 12, 3
 SPLITS = {"equal": 6, "unequal": 11}  # images of rank 0
@@ -99,14 +100,22 @@ def noise_of_the_image(self: Normal, shape: tuple[int, ...] = ()) -> Tensor:
     return loc + self.scale * torch.sin(7 * which * loc.detach())
 
 
-def train(name: str, variant: str, dtype: torch.dtype, rank: int = 0, split: str | None = None) -> dict[str, Any]:
-    """Losses, the last step's gradients, and the state afterwards. With a split, one rank's part of the same."""
+def train(
+    name: str, variant: str, dtype: torch.dtype, rank: int = 0, split: str | None = None, mesh: DeviceMesh | None = None
+) -> dict[str, Any]:
+    """Losses, the last step's gradients, and the state afterwards.
+
+    With a split, one rank's part of the same under DDP; with a mesh too, under FSDP.
+    """
     method = create(name, variant, dtype)
     own = slice(None)
     network: nn.Module = method
     if split is not None:
         own = slice(SPLITS[split]) if rank == 0 else slice(SPLITS[split], None)
-        network = DistributedDataParallel(method, broadcast_buffers=False)  # equal by themselves, or not at all
+        if mesh is None:
+            network = DistributedDataParallel(method, broadcast_buffers=False)  # equal by themselves, or not at all
+        else:
+            shard(method, mesh, large=50)  # of the network's two layers, one by itself
     steps = STEPS if dtype == torch.float64 else 2  # before rounding can choose another particle, or node
     losses = []
     for step in range(steps):
@@ -117,10 +126,11 @@ def train(name: str, variant: str, dtype: torch.dtype, rank: int = 0, split: str
         found["loss"].backward()
         losses.append(found["loss"].detach())
         method.before_step()
-        gradient = torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
+        gradient = torch.cat([whole(p.grad).flatten() for p in method.parameters() if p.grad is not None])
         with torch.no_grad():
             for p in method.parameters():
                 if p.grad is not None:
                     p -= 0.05 * p.grad / gradient.norm().clamp_min(1)
         method.after_step()
-    return {"loss": torch.stack(losses), "gradient": gradient, "state": copy.deepcopy(method.state_dict())}
+    state = {key: whole(value).clone() for key, value in method.state_dict().items()}
+    return {"loss": torch.stack(losses), "gradient": gradient, "state": state}

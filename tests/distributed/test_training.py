@@ -37,8 +37,9 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_two_processes_train_the_weights_of_one_with_twice_the_batch(tmp_path: Path) -> None:
-    run(Path(__file__).with_name("train_digits.py"), tmp_path, 2, 64)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_train_the_weights_of_one_with_twice_the_batch(tmp_path: Path, strategy: str) -> None:
+    run(Path(__file__).with_name("train_digits.py"), tmp_path, 2, 64, strategy)
     alone = train(tmp_path / "alone", 1, 128)
     for name in METHODS:
         first, second = (torch.load(tmp_path / f"{name}-{rank}.pt") for rank in range(2))
@@ -85,11 +86,19 @@ def test_ranks_together_see_the_batches_of_one_process_and_none_is_ever_short(le
 
 
 @pytest.mark.parametrize(
-    "options", [{"strategy": "fsdp"}, {"strategy": "deepspeed_stage_2"}, {"trainer": {"strategy": FSDPStrategy()}}]
+    "options",
+    [{"strategy": "fsdp_cpu_offload"}, {"strategy": "deepspeed_stage_2"}, {"trainer": {"strategy": FSDPStrategy()}}],
 )
-def test_a_strategy_that_shares_the_model_out_is_refused(tmp_path: Path, options: dict) -> None:
+def test_other_strategies_that_share_the_model_out_are_refused(tmp_path: Path, options: dict) -> None:
     with pytest.raises(ValueError, match="strategy: expected one that keeps the whole model in every process"):
         je.train("digits", devices=2, out=tmp_path / "x", **options)
+    assert not (tmp_path / "x").exists()
+
+
+def test_parameters_that_a_method_writes_to_are_not_shared_out(tmp_path: Path) -> None:
+    options = {"method": "gmje", "learning": "gradient", "backbone": "resnet10-tiny"}
+    with pytest.raises(ValueError, match="strategy: expected .* for these options of gmje, which writes to its param"):
+        je.train("digits", devices=2, strategy="fsdp", out=tmp_path / "x", **options)
     assert not (tmp_path / "x").exists()
 
 

@@ -10,20 +10,24 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from cases import CASES, SPLITS, noise_of_the_image, train
+from cases import CASES, SPLITS, Network, noise_of_the_image, train
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributions import Normal
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.communication import Ledger, third_step
 from benchmarks.cost_model import VARIANTS, Sizes
-from jointembed import _distributed
+from jointembed import _distributed, methods
 from jointembed.methods.gmje import ParticleBank
 from jointembed.normality import EppsPulley, SIGReg, sigreg
+from jointembed.training.sharding import gather, shard
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number there is
 SIGREG = {"biased": False, "unbiased": True}
 ROWS = {"equal": (20, 20), "unequal": (29, 11)}
+SHARDED = [case for case in CASES if case != ("gmje", "gradient, shared")]  # refused
 SIZES = Sizes(6, 4, 40, 2, 15, 7, 10)
 
 
@@ -97,6 +101,22 @@ def use_bank(rank: int) -> dict[str, Tensor]:
     return bank.state_dict()
 
 
+def use_shard(rank: int, mesh: DeviceMesh) -> dict[str, Any]:
+    """A method with a teacher, made differently by each rank, and shared out."""
+    torch.manual_seed(rank)
+    method = methods.create("byol", Network(), dim=4, projector_width=8).to(memory_format=torch.channels_last)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    shard(method, mesh, large=50)
+    gather(method, whole := methods.create("byol", Network(), dim=4, projector_width=8))
+    return {
+        "before": before,
+        "after": whole.state_dict(),
+        "own": sum(p.to_local().numel() for p in method.parameters()),
+        "all": sum(p.numel() for p in method.parameters()),
+        "parts": [name for name, module in method.named_modules() if isinstance(module, FSDPModule)],
+    }
+
+
 class Witness(Ledger):
     """Enters what passes between these two processes."""
 
@@ -132,8 +152,10 @@ def generator(seed: int) -> torch.Generator:
 def run_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
     Normal.rsample = noise_of_the_image
     results: dict[Any, Any] = {"place": (_distributed.rank(), _distributed.world_size()), "bank": use_bank(rank)}
+    results["shard"] = use_shard(rank, mesh)
     results |= {("sent", variant): use_witness(variant) for variant in VARIANTS}
     for split in SPLITS:
         results["primitives", split] = use_primitives(rank, split)
@@ -145,6 +167,8 @@ def run_rank(rank: int, folder: str) -> None:
                     results[name, variant, split, dtype] = train(name, variant, dtype, rank, split)
                 except Exception as error:
                     raise RuntimeError(f"{name} {variant} {split} {dtype}") from error
+        for name, variant in SHARDED:
+            results[name, variant, split, "sharded"] = train(name, variant, torch.float64, rank, split, mesh)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -221,6 +245,17 @@ def test_a_bank_of_two_ranks_is_one_bank(two_ranks: list[dict]) -> None:
             torch.testing.assert_close(result["bank"][name], value)
 
 
+def test_weights_are_shared_out_from_the_first_rank_and_gathered_again(two_ranks: list[dict]) -> None:
+    first, second = (result["shard"] for result in two_ranks)
+    assert any(not torch.equal(first["before"][name], second["before"][name]) for name in first["before"])
+    for name, value in first["before"].items():
+        for one in (first, second):
+            torch.testing.assert_close(one["after"][name], value, rtol=0, atol=0, equal_nan=True)
+    assert first["own"] + second["own"] == first["all"]
+    assert first["own"] < 0.6 * first["all"]
+    assert len(first["parts"]) == 3  # all, the network's larger layer, and the teacher's
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_benchmark_counts_what_two_ranks_send(two_ranks: list[dict], variant: str) -> None:
     ledger = Ledger(2)
@@ -239,6 +274,16 @@ def test_two_ranks_train_as_one(
     expected = train(name, variant, dtype)
     assert float(expected["gradient"].abs().max()) > 1e-3
     assert_as_one([result[name, variant, split, dtype] for result in two_ranks], expected, dtype)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize(("name", "variant"), SHARDED)
+def test_two_ranks_that_share_the_weights_out_train_as_one(
+    two_ranks: list[dict], name: str, variant: str, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Normal, "rsample", noise_of_the_image)
+    expected = train(name, variant, torch.float64)
+    assert_as_one([result[name, variant, split, "sharded"] for result in two_ranks], expected, torch.float64)
 
 
 def assert_as_one(found: list[dict], expected: dict[str, Any], dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""Trains on the digits with so many processes, and keeps what each of them got: `train_digits.py OUT DEVICES BATCH`."""
+"""Trains on the digits in several processes and keeps what each got: `train_digits.py OUT DEVICES BATCH STRATEGY`."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ class Network(nn.Module):
         return self.linear(nn.functional.adaptive_avg_pool2d(self.convolution(x).relu(), 2).flatten(1))
 
 
-def train(out: Path, devices: int, batch_size: int) -> dict[str, je.Model]:
+def train(out: Path, devices: int, batch_size: int, strategy: str = "auto") -> dict[str, je.Model]:
     models = {}
     for method, options in METHODS.items():
         torch.manual_seed(0)
@@ -49,7 +49,7 @@ def train(out: Path, devices: int, batch_size: int) -> dict[str, je.Model]:
             precision="32",
             watch_every=1,
             devices=devices,
-            strategy="ddp" if devices > 1 else "auto",
+            strategy=strategy,
             **options,
         )
     return models
@@ -57,6 +57,6 @@ def train(out: Path, devices: int, batch_size: int) -> dict[str, je.Model]:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    for name, model in train(folder, int(sys.argv[2]), int(sys.argv[3])).items():
+    for name, model in train(folder, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]).items():
         kept = {"state": model.method.state_dict(), "reference": model.reference}
         torch.save(kept, folder / f"{name}-{os.environ.get('LOCAL_RANK', 0)}.pt")

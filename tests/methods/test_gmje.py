@@ -182,6 +182,37 @@ def test_particles_are_past_embeddings() -> None:
     torch.testing.assert_close(prototypes.weights, torch.full((50,), 0.02))
 
 
+@pytest.mark.parametrize("kind", [Prototypes, OnlinePrototypes, GrowingPrototypes, ParticlePrototypes])
+def test_exchangeable_components_leave_differences_between_views_to_the_covariance(kind: type[Prototypes]) -> None:
+    """Views of an image are apart by +v or -v: components that follow one of these explain it away."""
+    g = generator()
+    apart = torch.tensor([2.0, 0.0, 0.0]) * torch.randn(2400, 1, generator=g).sign()
+    image = 0.3 * torch.randn(2400, 3, generator=g)
+    pairs = torch.stack([image + apart, image - apart], 1) + 0.1 * torch.randn(2400, 2, 3, generator=g)
+    joint, swapped = pairs.flatten(1), pairs.flip(1).flatten(1)
+
+    def offset(exchangeable: bool) -> float:
+        torch.manual_seed(0)
+        prototypes = kind(12, 6, exchangeable=exchangeable)
+        optimizer = torch.optim.Adam([*prototypes.parameters(), torch.zeros(1)], lr=0.02)
+        for batch in (torch.cat(orders) for orders in zip(joint.split(50), swapped.split(50), strict=True)):
+            prototypes.follow(batch)
+            if kind is Prototypes:
+                optimizer.zero_grad()
+                (-prototypes().log_prob(batch).mean()).backward()
+                optimizer.step()
+        mixture = prototypes()
+        first, second = mixture.means.detach()[mixture.weights.detach() > 0].unflatten(1, (2, 3)).unbind(1)
+        if exchangeable:
+            torch.testing.assert_close(mixture.log_prob(joint), mixture.log_prob(swapped), rtol=0, atol=1e-3)
+            covariance = mixture.covariances.detach()[0]
+            assert float(covariance[0, 0] + covariance[3, 3] - 2 * covariance[0, 3]) > 8  # of 16, at the rates here
+        return float((first - second).abs().max())
+
+    assert offset(True) < 1e-5
+    assert offset(False) > 2
+
+
 def test_mdn_loss_is_the_likelihood_of_torchs_mixture() -> None:
     torch.manual_seed(0)
     network = MixtureDensityNetwork(3, 2, components=4, width=16)

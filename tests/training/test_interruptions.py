@@ -126,9 +126,10 @@ def test_workers_of_a_resumed_run_begin_with_the_epoch_it_stopped_at(
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_two_processes_that_were_killed_go_on_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_processes_that_were_killed_go_on_to_the_same_bits(tmp_path: Path, strategy: str) -> None:
     """Each has a BatchNorm, views and dropout of its own."""
-    options = {"epochs": 2, "batch_size": 64, "devices": 2, "strategy": "ddp"}
+    options = {"epochs": 2, "batch_size": 64, "devices": 2, "strategy": strategy}
 
     def killed() -> None:
         die_at(LeJEPA, "forward", 14)  # in the second epoch

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from .folder import WholeFiles
 from .module import Batches, TrainingModule
+from .sharding import FullySharded
 
 log = logging.getLogger("jointembed")
 SHARDING = (DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy)
@@ -62,7 +63,7 @@ def make_trainer(
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
-    check_strategy(options.get("strategy"))
+    options = options | {"strategy": known_strategy(options.get("strategy", "auto"))}
     given = options.get("plugins") or []
     plugins = list(given) if isinstance(given, list | tuple) else [given]
     if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -73,13 +74,17 @@ def make_trainer(
         raise ValueError(f"trainer: expected arguments of lightning.Trainer, got {options}: {error}") from error
 
 
-def check_strategy(strategy: Any) -> None:
-    """One process alone watches and saves a run: with a part of the model it would wait for the others for ever."""
+def known_strategy(strategy: Any) -> Any:
+    """Lightning's own, except those that share the model out: of these there is one, which knows how a run is saved."""
+    if strategy == "fsdp":
+        return FullySharded()
     named = isinstance(strategy, str) and strategy.startswith(("deepspeed", "fsdp", "model_parallel"))
     if named or isinstance(strategy, SHARDING):
         raise ValueError(
-            f"strategy: expected one that keeps the whole model in every process, such as 'ddp', got {strategy!r}"
+            "strategy: expected one that keeps the whole model in every process, such as 'ddp', or 'fsdp', "
+            f"got {strategy!r}"
         )
+    return strategy
 
 
 def fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint: Path | None) -> None:
@@ -91,6 +96,9 @@ def fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint
             warnings.filterwarnings("ignore", ".*your dataloader is not resumable.*")  # EpochBatches knows its start
             warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
             warnings.filterwarnings("ignore", ".*recommended to use `self.log.*sync_dist=True.*")  # one rank has these
+            warnings.filterwarnings(
+                "ignore", ".*FSDP2-wrapped module .* returned a view tensor.*"
+            )  # nobody writes to it
             trainer.fit(module, datamodule=batches, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         log.warning("SIGTERM at step %d; go on with --resume auto", trainer.global_step)

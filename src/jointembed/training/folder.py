@@ -19,6 +19,7 @@ from jointembed.model import Model
 
 from .logs import read_metrics, write_metrics
 from .module import Diverged
+from .sharding import whole
 
 log = logging.getLogger("jointembed")
 CHECKPOINT = "checkpoint.ckpt"
@@ -94,8 +95,8 @@ class RunFolder(Checkpoint):
         if self.rows and trainer.is_global_zero:
             write_metrics(path, self.rows)
 
-    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        check_finite(self.model.method, f"after epoch {trainer.current_epoch + 1}")
+    def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
+        check_finite(module.method, f"after epoch {trainer.current_epoch + 1}")
         row = {"epoch": trainer.current_epoch, "step": trainer.global_step - 1}
         self.rows.append(row | self._means(trainer, int(trainer.num_training_batches)))
         self.next, self.begun = (trainer.current_epoch + 1, 0), (0, {})
@@ -104,14 +105,14 @@ class RunFolder(Checkpoint):
             self.model.save(self.folder)
             write_metrics(self.folder / "metrics.csv", self.rows)
 
-    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, trainer: L.Trainer, module: Any, exception: BaseException) -> None:
         step = trainer.fit_loop.epoch_loop.batch_progress.current.completed
         if not isinstance(exception, SIGTERMException) or step in (0, trainer.num_training_batches):
             return  # between epochs there is a checkpoint already
         if step % trainer.accumulate_grad_batches:
             log.warning("SIGTERM between accumulated gradients, which no checkpoint holds: the run goes back an epoch")
             return
-        check_finite(self.model.method, f"at step {trainer.global_step}")
+        check_finite(module.method, f"at step {trainer.global_step}")
         self.next, self.begun = (trainer.current_epoch, step), (step, self._means(trainer, step))
         trainer.save_checkpoint(self.folder / CHECKPOINT)
 
@@ -129,7 +130,7 @@ def check_finite(method: nn.Module, when: str) -> None:
     """Weights that have exploded must not take the place of the last good ones."""
     statistics = ((name, value) for name, value in method.named_buffers() if "running_" in name)
     for name, value in (*method.named_parameters(), *statistics):
-        if not value.isfinite().all():
+        if not whole(value.isfinite().all()):
             raise Diverged(
                 f"{name} is not finite {when}. The last good checkpoint is kept; try a smaller learning rate, or "
                 "--precision 32"

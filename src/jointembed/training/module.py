@@ -17,6 +17,8 @@ from jointembed.data.loading import BatchReader, EpochBatches, GrowingViews, Sta
 from jointembed.methods import Method
 from jointembed.methods.base import Clock
 
+from .sharding import shard, whole
+
 GRACE = 30  # seconds that workers outlive a SIGTERM
 
 
@@ -74,6 +76,10 @@ class TrainingModule(L.LightningModule):
         self.optimizer, self.lr, self.weight_decay, self.warmup_epochs = optimizer, lr, weight_decay, warmup_epochs
         self.seed = seed
 
+    def configure_model(self) -> None:
+        if self.device_mesh is not None:  # of FSDP
+            shard(self.method, self.device_mesh["data_parallel"])
+
     def on_train_start(self) -> None:
         self.steps = int(self.trainer.estimated_stepping_batches)
 
@@ -105,7 +111,7 @@ class TrainingModule(L.LightningModule):
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             return  # with float16 that is ordinary: the scaler skips such steps
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
         if not torch.isfinite(norm):
             raise Diverged(
                 f"the gradient is not finite at step {self.global_step} (epoch {self.current_epoch}): its norm is "

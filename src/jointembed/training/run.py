@@ -28,6 +28,7 @@ from .loggers import make_loggers
 from .logs import log_file, only_errors
 from .module import Batches, TrainingModule
 from .processes import fitting_batch, share, warn_of_batch_norm
+from .sharding import to_train
 
 log = logging.getLogger("jointembed")
 
@@ -109,7 +110,8 @@ def train(
             and whatever follows the batch are those of all processes' images together, as one process would have them;
             so are BatchNorm's statistics on GPUs, while on CPUs each process has its own. Views and other random
             numbers differ between processes.
-        strategy: Lightning's, e.g. "ddp": by default what suits the devices.
+        strategy: Lightning's, e.g. "ddp": by default what suits the devices. "fsdp" shares weights and optimiser out
+            over the processes, for networks that are too large for one.
         num_nodes: machines, on each of which the same command is started.
         trainer: further arguments of lightning.Trainer: accelerator, gradient_clip_val, ...
         **method_options: options of the method.
@@ -156,6 +158,7 @@ def train(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = config.build(backbone if isinstance(backbone, nn.Module) else None)
+        in_training, gathering = to_train(model, lightning)
         if checkpoint is None and lightning.is_global_zero:
             model.save(folder)
         with log_file(folder / "log.txt") if lightning.is_global_zero else only_errors():
@@ -166,13 +169,13 @@ def train(
             for name, reason in source.skipped:
                 log.warning("skipped %s: %s", printable(name), printable(reason))
             warn_of_batch_norm(model, lightning)
-            module = TrainingModule(model.method, views, optimizer, lr, weight_decay, warmup_epochs, seed)
+            module = TrainingModule(in_training, views, optimizer, lr, weight_decay, warmup_epochs, seed)
             start = Start()
             watches = _watches(model, source, watch_every, stop_on_collapse, seed)
-            ours = [*watches, Progress(progress), RunFolder(folder, model, start)]
+            ours = [*gathering, *watches, Progress(progress), RunFolder(folder, model, start)]
             lightning.callbacks += ours  # type: ignore[attr-defined]  # Lightning's connector gives it this list
             keep_freed_memory()
-            model.method.train()
+            module.method.train()
             fit(lightning, module, Batches(source, views, batch_size, seed, start), checkpoint)
             if lightning.is_global_zero:
                 _finish(model, source, held_out, folder)

@@ -108,9 +108,8 @@ class GJE(Method, name="gje"):
         if variant in ("dual", "rff"):
             # Of the targets' variance, 1 when whitened, half is the kernel's to begin with and half noise: with more
             # noise the contexts gave up most of their dimensions, with less they told less apart.
-            self.log_lengthscale = nn.Parameter(torch.tensor(1.0).log())
-            self.log_amplitude = nn.Parameter(torch.tensor(0.5).log())
-            self.log_noise = nn.Parameter(torch.tensor(0.5).log())
+            # One parameter, for what is shared out over processes must have a dimension.
+            self.log_process = nn.Parameter(torch.tensor([1.0, 0.5, 0.5]).log())  # lengthscale, amplitude, noise
             self.register_buffer("bank_context", torch.full((bank, dim), torch.nan))
             self.register_buffer("bank_target", torch.full((bank, dim), torch.nan))
             network = nn.Sequential(backbone, self.projector)
@@ -144,11 +143,12 @@ class GJE(Method, name="gje"):
 
     def _process(self) -> dict[str, Any]:
         """The Gaussian process's kernel, and its parameters as they are now."""
+        lengthscale, amplitude, noise = self.log_process.exp()
         return {
             "kernel": self.kernel,
-            "lengthscale": self.log_lengthscale.exp(),
-            "amplitude": self.log_amplitude.exp(),
-            "noise": self.log_noise.exp() + self.jitter,
+            "lengthscale": lengthscale,
+            "amplitude": amplitude,
+            "noise": noise + self.jitter,
         }
 
     def _terms(self, context: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -37,11 +37,13 @@ class Prototypes(nn.Module):
         prior: (d, d), mixed into a learned covariance; by default the identity.
         prior_weight: its share there.
         balance: share of equal weights in the learned ones (a Dirichlet prior), so that no component starves.
+        exchangeable: which half of the joint embedding is which view is arbitrary: a mean is the same in both.
     """
 
     means: Tensor
     usage: Tensor
     prior: Tensor
+    writes_parameters = True  # beside the optimiser: where means start, and components that are revived
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Prototypes(nn.Module):
         prior: Tensor | None = None,
         prior_weight: float = 0.0,
         balance: float = 0.0,
+        exchangeable: bool = False,
     ) -> None:
         super().__init__()
         if count < 1:
@@ -62,7 +65,7 @@ class Prototypes(nn.Module):
         if not (temperature > 0 and floor > 0):
             raise ValueError(f"temperature, floor: expected above 0, got {temperature} and {floor}")
         self.covariance, self.temperature, self.floor, self.prior_weight = covariance, temperature, floor, prior_weight
-        self.balance = balance
+        self.balance, self.exchangeable = balance, exchangeable
         self.register_buffer("prior", torch.eye(dim) if prior is None else prior)
         covariances = temperature * torch.eye(dim).repeat(count if covariance == "full" else 1, 1, 1)
         self._hold(torch.full((count,), 1 / count), torch.randn(count, dim), covariances)
@@ -86,11 +89,18 @@ class Prototypes(nn.Module):
     def _mixture(
         self, weights: Tensor, covariances: Callable[[], Tensor], prior_weight: float | None = None
     ) -> GaussianMixture:
+        means = self._middle(self.means)
         if self.covariance == "fixed":
             variances = torch.full_like(weights[:1], self.temperature)
-            return GaussianMixture.isotropic(weights, self.means, variances, validate_args=False)
+            return GaussianMixture.isotropic(weights, means, variances, validate_args=False)
         with torch.autocast(weights.device.type, enabled=False):
-            return GaussianMixture(weights, self.means, self._held(covariances(), prior_weight), validate_args=False)
+            return GaussianMixture(weights, means, self._held(covariances(), prior_weight), validate_args=False)
+
+    def _middle(self, z: Tensor) -> Tensor:
+        """Joint embeddings (..., d) or means, with the middle of both views in the place of each if exchangeable."""
+        if not self.exchangeable:
+            return z
+        return z.unflatten(-1, (2, -1)).mean(-2).repeat(*[1] * (z.ndim - 1), 2)
 
     def _held(self, covariances: Tensor, prior_weight: float | None = None) -> Tensor:
         """Learned covariances (..., d, d), with the prior's share, by default its own, and above the floor."""
@@ -102,7 +112,7 @@ class Prototypes(nn.Module):
         """See joint embeddings (N, d): note which components they use; the first ones are where the means start."""
         if not self.usage.any():
             chosen = torch.arange(len(self.usage), device=z.device) * len(z) // len(self.usage)
-            self.means.copy_(z[chosen])
+            self.means.copy_(self._middle(z[chosen]))
             self.usage.fill_(1 / len(self.usage))
         self._learn(z, rate)
 
@@ -130,7 +140,8 @@ class Prototypes(nn.Module):
         self.usage[idle], sharing[idle] = self.usage[donors], sharing[donors]
         self.usage /= sharing
         deviations = self().covariances.diagonal(dim1=-2, dim2=-1).sqrt().expand_as(self.means)[donors]
-        self.means[idle] = self.means[donors] + 0.1 * deviations * from_first_rank(torch.randn_like(deviations))
+        beside = 0.1 * deviations * from_first_rank(torch.randn_like(deviations))
+        self.means[idle] = self.means[donors] + self._middle(beside)
         self._share(idle, donors, sharing)
 
     def _share(self, idle: Tensor, donors: Tensor, sharing: Tensor) -> None:
@@ -145,6 +156,7 @@ class OnlinePrototypes(Prototypes):
 
     weights: Tensor
     covariances: Tensor
+    writes_parameters = False  # all are buffers
 
     def _hold(self, weights: Tensor, means: Tensor, covariances: Tensor) -> None:
         self.register_buffer("weights", weights)
@@ -162,7 +174,7 @@ class OnlinePrototypes(Prototypes):
     def _learn(self, z: Tensor, rate: float) -> None:
         share = self().responsibilities(z) / len(z)  # (N, K), all of it sums to one
         self.usage.lerp_(share.sum(0), rate)
-        self._place(z, share, rate)
+        self._place(self._middle(z), share, rate)
         if self.covariance != "fixed":
             self._widen(z, share, rate)
 

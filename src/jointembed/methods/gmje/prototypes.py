@@ -81,6 +81,8 @@ class GMJE(SphereMethod, name="gmje"):
         agreement: correlation of the two views in the covariance's prior.
         prior_weight: share of this prior in a learned covariance; 0 for none.
         balance: share of equal weights in the components' learned ones, so that none starves.
+        exchangeable: a component is at the same place in both views. Else components come to stand for differences
+            between views, and what they explain is no longer pulled together.
         guard: what keeps the marginals from shrinking: "sigreg" or "entropy".
         weight: of the guard; about 1 for "entropy".
         num_slices: random directions of "sigreg", per step.
@@ -103,8 +105,9 @@ class GMJE(SphereMethod, name="gmje"):
         agreement: float = 0.8,
         prior_weight: float = 0.9,
         balance: float = 0.5,
+        exchangeable: bool = True,
         guard: Literal["sigreg", "entropy"] = "sigreg",
-        weight: float = 0.1,
+        weight: float = 0.04,
         num_slices: int = 256,
         revive_every: int = 100,
     ) -> None:
@@ -122,7 +125,7 @@ class GMJE(SphereMethod, name="gmje"):
         super().__init__(backbone, dim, projector_width, projector_layers)
         prior = temperature * torch.kron(torch.tensor([[1.0, agreement], [agreement, 1.0]]), torch.eye(dim))
         self.prototypes = LEARNING[learning](
-            prototypes, 2 * dim, covariance, temperature, floor, prior, prior_weight, balance
+            prototypes, 2 * dim, covariance, temperature, floor, prior, prior_weight, balance, exchangeable
         )
         self.guard = guard_for(guard, dim, num_slices)
         self.weight, self.revive_every = weight, revive_every
