@@ -126,21 +126,29 @@ def test_workers_of_a_resumed_run_begin_with_the_epoch_it_stopped_at(
     assert_same_run(tmp_path / "cut", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_two_processes_that_were_killed_go_on_to_the_same_bits(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "method"),
+    [
+        ("ddp", "lejepa"),
+        pytest.param("ddp", "moco-v2", marks=pytest.mark.soak),
+        pytest.param("fsdp", "lejepa", marks=pytest.mark.soak),
+        pytest.param("fsdp", "moco-v2", marks=pytest.mark.soak),
+    ],
+)
+def test_two_processes_that_were_killed_go_on_to_the_same_bits(tmp_path: Path, strategy: str, method: str) -> None:
     """Each has a BatchNorm, views and dropout of its own."""
-    options = {"epochs": 2, "batch_size": 64, "devices": 2, "strategy": strategy}
+    options = {"epochs": 2, "batch_size": 64, "devices": 2, "strategy": strategy, "method": method}
 
     def killed() -> None:
-        die_at(LeJEPA, "forward", 14)  # in the second epoch
-        train(tmp_path / "x", **options)
+        die_at(je.methods.get(method), "forward", 14)  # in the second epoch
+        soaked(tmp_path / "x", options)
 
-    assert in_ranks(lambda: train(tmp_path / "whole", **options), 2) == [0, 0]
+    assert in_ranks(lambda: soaked(tmp_path / "whole", options), 2) == [0, 0]
     assert in_ranks(killed, 2)[0] == -9
     assert torch.load(tmp_path / "x" / "checkpoint.ckpt", weights_only=True)["global_step"] == 11
     with pytest.raises(ValueError, match=r"resume: the run in .*x has processes 2, got 1"):
-        train(tmp_path / "x", epochs=2, batch_size=64)
-    assert in_ranks(lambda: train(tmp_path / "x", **options), 2) == [0, 0]
+        soaked(tmp_path / "x", options | {"devices": 1, "strategy": "auto"})
+    assert in_ranks(lambda: soaked(tmp_path / "x", options), 2) == [0, 0]
     assert_same_run(tmp_path / "x", tmp_path / "whole")
 
 
@@ -188,5 +196,5 @@ def test_twenty_five_kills_at_random_moments_change_nothing(tmp_path: Path, meth
 
 def soaked(out: Path, options: dict) -> None:
     torch.manual_seed(0)
-    settings = {name: TINY[name] for name in ("view_options", "hold_out")} | options
-    je.train("digits", backbone=tiny_network(), out=out, batch_size=128, resume="auto", progress=False, **settings)
+    settings = {"batch_size": 128, **{name: TINY[name] for name in ("view_options", "hold_out")}, **options}
+    je.train("digits", backbone=tiny_network(), out=out, resume="auto", progress=False, **settings)

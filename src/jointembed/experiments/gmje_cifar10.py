@@ -23,7 +23,13 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 # The same likelihoods without the entropies of the marginals; GMJE's covariance learned by gradient, as in the paper.
 FAILED: dict[str, dict[str, Any]] = {
-    "GMJE, likelihood alone": {"method": "gmje", "learning": "gradient", "prior_weight": 0.0, "weight": 0.0},
+    "GMJE, likelihood alone": {
+        "method": "gmje",
+        "learning": "gradient",
+        "exchangeable": False,
+        "prior_weight": 0.0,
+        "weight": 0.0,
+    },
     "GMJE-MDN, likelihood alone": {"method": "gmje-mdn", "departure": 0.0, "balance": 0.0, "weight": 0.0},
 }
 TRAINING = {"batch_size": 128, "view_options": {"crop_scale": [0.2, 1.0], "blur": 0.0, "solarise": 0.0}}

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from jointembed.methods import Method
@@ -53,6 +53,8 @@ def shard(method: Method, mesh: DeviceMesh, large: int = LARGE) -> None:
 
 def _shard_parts(module: nn.Module, mesh: DeviceMesh, large: int) -> int:
     """Shard the smallest parts that are large enough; the number of parameters that were left."""
+    if isinstance(module, FSDPModule):  # as part of another network
+        return 0
     left = sum(p.numel() for p in module.parameters(recurse=False))
     left += sum(_shard_parts(child, mesh, large) for child in module.children())
     if left < large or isinstance(module, nn.ModuleList | nn.ModuleDict):  # lists are never called

@@ -175,10 +175,10 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         width: int = 256,
         floor: float = 0.5,
         ceiling: float = 0.8,
-        departure: float = 3.0,
+        departure: float = 10.0,
         balance: float = 0.1,
         guard: Literal["sigreg", "entropy"] = "sigreg",
-        weight: float = 0.1,
+        weight: float = 0.05,
         num_slices: int = 256,
     ) -> None:
         if not min(weight, departure, balance) >= 0:
