@@ -76,12 +76,12 @@ def without_batch_norm(module: nn.Module) -> nn.Module:
     return module
 
 
-def create(name: str, variant: str, dtype: torch.dtype) -> methods.Method:
+def create(name: str, variant: str, dtype: torch.dtype, batch_norm: bool = False) -> methods.Method:
     torch.manual_seed(0)
     known = methods.get(name).options()
     options = {k: v for k, v in {"dim": 4, "projector_width": 8}.items() if k in known}
     method = methods.create(name, Network(), **(options | OPTIONS.get(name, {"": {}})[variant]))
-    return without_batch_norm(method).to(dtype).train()
+    return (method if batch_norm else without_batch_norm(method)).to(dtype).train()
 
 
 def views(step: int, dtype: torch.dtype) -> list[Tensor]:
@@ -101,13 +101,19 @@ def noise_of_the_image(self: Normal, shape: tuple[int, ...] = ()) -> Tensor:
 
 
 def train(
-    name: str, variant: str, dtype: torch.dtype, rank: int = 0, split: str | None = None, mesh: DeviceMesh | None = None
+    name: str,
+    variant: str,
+    dtype: torch.dtype,
+    rank: int = 0,
+    split: str | None = None,
+    mesh: DeviceMesh | None = None,
+    batch_norm: bool = False,
 ) -> dict[str, Any]:
     """Losses, the last step's gradients, and the state afterwards.
 
     With a split, one rank's part of the same under DDP; with a mesh too, under FSDP.
     """
-    method = create(name, variant, dtype)
+    method = create(name, variant, dtype, batch_norm)
     own = slice(None)
     network: nn.Module = method
     if split is not None:

@@ -11,12 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from cases import CASES, SPLITS, Network, noise_of_the_image, train
+from cases import CASES, SPLITS, Network, create, noise_of_the_image, train
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributions import Normal
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 
 from benchmarks.communication import Ledger, third_step
 from benchmarks.cost_model import VARIANTS, Sizes
@@ -29,6 +30,11 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number
 SIGREG = {"biased": False, "unbiased": True}
 ROWS = {"equal": (20, 20), "unequal": (29, 11)}
 SHARDED = [case for case in CASES if case != ("gmje", "gradient, shared")]  # refused
+TEACHERS = [
+    case
+    for case in SHARDED
+    if any(isinstance(module, AveragedModel) for module in create(*case, torch.float64).modules())
+]
 SIZES = Sizes(6, 4, 40, 2, 15, 7, 10)
 
 
@@ -176,6 +182,8 @@ def run_rank(rank: int, folder: str) -> None:
                     raise RuntimeError(f"{name} {variant} {split} {dtype}") from error
     for name, variant in SHARDED:
         results[name, variant, "sharded"] = train(name, variant, torch.float64, rank, "unequal", mesh)
+    for name, variant in TEACHERS:
+        results[name, variant, "batch norm"] = train(name, variant, torch.float64, rank, "equal", mesh, True)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -292,6 +300,19 @@ def test_two_ranks_train_as_one(two_ranks: list[dict], name: str, variant: str, 
 def test_two_ranks_that_share_the_weights_out_train_as_one(two_ranks: list[dict], name: str, variant: str) -> None:
     expected = by_one_process(name, variant, torch.float64)
     assert_as_one([result[name, variant, "sharded"] for result in two_ranks], expected, torch.float64)
+
+
+@pytest.mark.parametrize(("name", "variant"), TEACHERS)
+def test_a_teacher_follows_weights_that_are_shared_out_and_statistics_that_are_not(
+    two_ranks: list[dict], name: str, variant: str
+) -> None:
+    first, second = (result[name, variant, "batch norm"]["state"] for result in two_ranks)
+    start = create(name, variant, torch.float64, batch_norm=True).state_dict()
+    shared = [key for key in first if "running_" not in key]
+    for key in shared:
+        torch.testing.assert_close(first[key], second[key], rtol=0, atol=0, equal_nan=True, msg=key)
+    followed = [key for key in first if "running_mean" in key and key.startswith(("teacher", "average"))]
+    assert all(not torch.equal(first[key], start[key]) for key in followed)
 
 
 def assert_as_one(found: list[dict], expected: dict[str, Any], dtype: torch.dtype) -> None:

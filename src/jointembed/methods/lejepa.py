@@ -14,12 +14,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from jointembed._distributed import mean_over_ranks
 from jointembed.normality import EppsPulley, SIGReg
 
 from .base import Method, at_least_float32, encode_views, feature_dim
+from .teacher import moving_average
 
 
 def lejepa_loss(
@@ -132,7 +133,7 @@ class LeJEPA(Method, name="lejepa"):
         self.average: AveragedModel | None = None
         if swa:
             network = nn.Sequential(backbone, self.projector)
-            self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(swa), use_buffers=True)
+            self.average = AveragedModel(network, multi_avg_fn=moving_average(swa), use_buffers=True)
             self.average.requires_grad_(False)
         self.predictor = projector_mlp(dim, predictor_width, dim, 2) if predictor_width else None
 

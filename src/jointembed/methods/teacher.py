@@ -1,9 +1,24 @@
 """A teacher: a weight-averaged copy of a network, with a decay that may follow a schedule."""
 
 import math
+from collections.abc import Callable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+
+def moving_average(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
+    """What an `AveragedModel` is updated by, where parameters are shared out over processes and buffers are not too."""
+    update = get_ema_multi_avg_fn(decay)
+
+    def update_each_kind(averages: Sequence[Tensor], values: Sequence[Tensor], count: Tensor | int) -> None:
+        for kind in (True, False):
+            chosen = [pair for pair in zip(averages, values, strict=True) if isinstance(pair[0], DTensor) is kind]
+            if chosen:
+                update(*map(list, zip(*chosen, strict=True)), count)
+
+    return update_each_kind
 
 
 class Teacher(AveragedModel):
@@ -19,7 +34,7 @@ class Teacher(AveragedModel):
 
     def follow(self, network: nn.Module, decay: float) -> None:
         """One step of the moving average."""
-        self.multi_avg_fn = get_ema_multi_avg_fn(decay)
+        self.multi_avg_fn = moving_average(decay)
         self.update_parameters(network)
 
 

@@ -18,12 +18,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from jointembed.distributions import MultivariateStudentT, PolarStudentT
 
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .stacks import average
+from .teacher import moving_average
 
 TERMS = ("direction", "radius", "kl")
 LIKELIHOODS = ("polar", "student", "gaussian")
@@ -218,7 +219,7 @@ class VJE(Method, name="vje"):
         self.average: AveragedModel | None = None
         if target == "ema":
             network = nn.Sequential(backbone, self.projector)
-            self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(ema), use_buffers=True)
+            self.average = AveragedModel(network, multi_avg_fn=moving_average(ema), use_buffers=True)
             self.average.requires_grad_(False)
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:

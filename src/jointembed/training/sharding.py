@@ -89,6 +89,9 @@ class Gather(Callback):
     def on_train_epoch_end(self, trainer: L.Trainer, module: Any) -> None:
         gather(module.method, self.model.method)
 
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self.model.to("cpu")  # where Lightning leaves what it has trained
+
 
 def to_train(model: Model, trainer: L.Trainer) -> tuple[Method, list[Callback]]:
     """What the strategy trains, the model's own method or a copy to share out, and who keeps the model up to date."""

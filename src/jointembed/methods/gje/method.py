@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Independent, MultivariateNormal, Normal
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from jointembed._distributed import everywhere, gather_rows, mean_over_ranks, rows_of_all_ranks, sum_over_ranks
 from jointembed.methods.base import Method, at_least_float32, encode_views, feature_dim
 from jointembed.methods.lejepa import projector_mlp
+from jointembed.methods.teacher import moving_average
 
 from .kernels import Kernel, add_diagonal, check_features, check_kernel
 from .losses import (
@@ -113,7 +114,7 @@ class GJE(Method, name="gje"):
             self.register_buffer("bank_context", torch.full((bank, dim), torch.nan))
             self.register_buffer("bank_target", torch.full((bank, dim), torch.nan))
             network = nn.Sequential(backbone, self.projector)
-            self.average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(ema), use_buffers=True)
+            self.average = AveragedModel(network, multi_avg_fn=moving_average(ema), use_buffers=True)
             self.average.requires_grad_(False)
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:

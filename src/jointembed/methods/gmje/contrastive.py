@@ -10,12 +10,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from jointembed._distributed import gather_rows, means_over_ranks
 from jointembed.distributions import GaussianMixture
 
 from ..base import encode_views
+from ..teacher import moving_average
 from .bank import ParticleBank, info_nce
 from .sphere import SphereMethod
 
@@ -58,7 +59,7 @@ class GMJESMC(SphereMethod, name="gmje-smc"):
         self.policy, self.temperature = policy, temperature
         self.bank = ParticleBank(bank, dim, "smc" if policy == "smc" else "fifo", resampling, temperature)
         self.average = AveragedModel(
-            nn.Sequential(backbone, self.projector), multi_avg_fn=get_ema_multi_avg_fn(ema), use_buffers=True
+            nn.Sequential(backbone, self.projector), multi_avg_fn=moving_average(ema), use_buffers=True
         )
         self.average.requires_grad_(False)
         self.seen: tuple[Tensor, Tensor] | None = None  # this step's queries and keys, for the bank
