@@ -125,7 +125,7 @@ def test_a_residual_network_that_says_nothing_gives_the_context_and_sigma_stays_
         ("gmje-mdn", {"guard": "none"}, "guard: expected one of sigreg, entropy, got 'none'"),
         ("gmje", {"agreement": 1.0}, "agreement, prior_weight, balance: expected from 0 to below 1, got 1.0, 0.9"),
         ("gmje", {"prior_weight": -0.1}, "agreement, prior_weight, balance: expected from 0 to below 1"),
-        ("gmje-mdn", {"departure": -1.0}, "weight, departure, balance: expected at least 0, got 0.1, -1.0"),
+        ("gmje-mdn", {"departure": -1.0}, "weight, departure, balance: expected at least 0, got 0.05, -1.0"),
         ("gmje-mdn", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 0.8, got 1.0"),
     ],
 )
