@@ -37,7 +37,8 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+# DDP's own path through a training is in tests/training/test_interruptions.py as well.
+@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.soak), "fsdp"])
 def test_two_processes_train_the_weights_of_one_with_twice_the_batch(tmp_path: Path, strategy: str) -> None:
     run(Path(__file__).with_name("train_digits.py"), tmp_path, 2, 64, strategy)
     alone = train(tmp_path / "alone", 1, 128)

@@ -21,7 +21,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
     "GMJE-MDN": {"method": "gmje-mdn"},
     "LeJEPA": {"method": "lejepa", "weight": 0.03, "num_slices": 256},
 }
-# The same likelihoods without the entropies of the marginals; GMJE's covariance learned by gradient, as in the paper.
+# The same likelihoods without a guard of the marginals; GMJE's covariance learned by gradient, as in the paper.
 FAILED: dict[str, dict[str, Any]] = {
     "GMJE, likelihood alone": {
         "method": "gmje",
@@ -140,7 +140,7 @@ def row(name: str, images: int, cells: list[dict[str, Any]], found: list[dict[st
 
 
 def draw(outcome: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Each method, with its entropies and without: features, loss, sigma and components by epoch."""
+    """Each method, with its guard and without: features, loss, sigma and components by epoch."""
     from matplotlib.figure import Figure
 
     panels = {
@@ -167,6 +167,7 @@ def draw(outcome: dict[str, list[dict[str, Any]]], path: Path) -> None:
             axis.set(title=title, xlabel="epoch")
             axis.xaxis.get_major_locator().set_params(integer=True)
             axis.grid(alpha=0.3)
-        line[0].legend(frameon=False, fontsize=8)
+        line[0].set_ylim(bottom=0.1)
+        line[0].legend(frameon=False, fontsize=8, loc="lower left")
     with atomic(path) as target:
         figure.savefig(target, dpi=110)

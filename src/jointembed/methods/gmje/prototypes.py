@@ -13,8 +13,8 @@ covariance (the mode of an inverse-Wishart posterior is such a mixture), gives e
 and with most of the weight nearly the same one. What is asked of the model afterwards is the learned density alone.
 Entropy asks for D directions, noise or not; SIGReg in its place does not insist (see `guard.py`).
 
-A component may be at one place for the context and at another for the target, and then stands for a difference between
-views, as of colour or crop; what it explains is no longer pulled together. Which of two views is which is arbitrary, so
+A component that may be at one place for the context and at another for the target comes to stand for a difference
+between views, and what it explains is no longer pulled together. Which of two views is which is arbitrary, and so
 components are kept at the same place in both: they stand for kinds of images.
 
 The mixture itself is learned by the gradient of the loss, as in the paper, or by stepwise EM, which needs no learning
