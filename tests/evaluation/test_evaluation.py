@@ -55,6 +55,7 @@ def test_evaluate_reads_both_splits_and_agrees_with_its_parts(run: Path) -> None
     assert result["pixel_knn"] > 0.9  # digits are easy for pixels
 
 
+@pytest.mark.soak  # many epochs of a small head
 def test_the_sgd_protocol_learns_from_labels_and_only_from_them(run: Path) -> None:
     model = je.load(run)
     train, test = open_source("digits"), open_source("digits", split="test")

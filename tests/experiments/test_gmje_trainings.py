@@ -66,6 +66,7 @@ def digits(tmp_path):
     return str(tmp_path / "digits.npz")
 
 
+@pytest.mark.soak  # three trainings
 def test_generation_judges_every_family(digits, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gmje_mnist.Judge, "epochs", 12)  # there are few digits
     monkeypatch.setattr(gmje_mnist, "MAPPED", 60)
