@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -15,6 +17,7 @@ from jointembed.methods.base import Clock
 from jointembed.training.sharding import shard, whole
 
 IMAGES, STEPS = 12, 3
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number there is
 SPLITS = {"equal": 6, "unequal": 11}  # images of rank 0
 BANK = 20  # not a multiple of the batch, and full in the second step
 
@@ -56,12 +59,14 @@ class Network(nn.Module):
 
     num_features = 6
 
-    def __init__(self) -> None:
+    def __init__(self, batch_norm: bool = False) -> None:
         super().__init__()
         self.convolution, self.linear = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(16, 6)
+        self.norm = nn.BatchNorm2d(4) if batch_norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(nn.functional.adaptive_avg_pool2d(self.convolution(x).tanh(), 2).flatten(1))
+        x = self.norm(self.convolution(x)).tanh()
+        return self.linear(nn.functional.adaptive_avg_pool2d(x, 2).flatten(1))
 
 
 def without_batch_norm(module: nn.Module) -> nn.Module:
@@ -80,7 +85,7 @@ def create(name: str, variant: str, dtype: torch.dtype, batch_norm: bool = False
     torch.manual_seed(0)
     known = methods.get(name).options()
     options = {k: v for k, v in {"dim": 4, "projector_width": 8}.items() if k in known}
-    method = methods.create(name, Network(), **(options | OPTIONS.get(name, {"": {}})[variant]))
+    method = methods.create(name, Network(batch_norm), **(options | OPTIONS.get(name, {"": {}})[variant]))
     return (method if batch_norm else without_batch_norm(method)).to(dtype).train()
 
 
@@ -140,3 +145,29 @@ def train(
         method.after_step()
     state = {key: whole(value).clone() for key, value in method.state_dict().items()}
     return {"loss": torch.stack(losses), "gradient": gradient, "state": state}
+
+
+@functools.cache
+def by_one_process(name: str, variant: str, dtype: torch.dtype) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Normal, "rsample", noise_of_the_image)
+        return train(name, variant, dtype)
+
+
+def assert_near(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    """Beside the largest number: entries that are 0 but for rounding have no relative error."""
+    torch.testing.assert_close(actual.isfinite(), expected.isfinite())
+    actual, expected = actual[actual.isfinite()], expected[expected.isfinite()]
+    if expected.numel():
+        error = float((actual - expected).abs().max())
+        assert error <= TOLERANCE[dtype] * max(float(expected.abs().max()), 1e-3), (error, expected.abs().max())
+
+
+def assert_as_one(found: list[dict], expected: dict[str, Any], dtype: torch.dtype) -> None:
+    first, second = found
+    for one in found:
+        assert_near(one["loss"], expected["loss"], dtype)
+        assert_near(one["gradient"], expected["gradient"], dtype)
+    for key, value in expected["state"].items():
+        torch.testing.assert_close(first["state"][key], second["state"][key], rtol=0, atol=0, equal_nan=True, msg=key)
+        assert_near(first["state"][key], value, dtype)

@@ -130,7 +130,7 @@ def row(name: str, images: int, cells: list[dict[str, Any]], found: list[dict[st
         "seeds": len(cells),
         "not finite": sum("diverged" in ours for ours in found),
         "k-NN %": told("knn", 1),
-        "linear %": told("linear", 1),
+        "linear %": told("linear", 2),
         "effective rank": told("rank", 1) + (f" of {found[0]['dim']}" if "dim" in found[0] else ""),
         "mean sigma / floor": rounded(min(usual, default=None), 2),
         "smallest sigma / floor": rounded(min(sigmas, default=None), 2),

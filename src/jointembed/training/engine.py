@@ -96,9 +96,8 @@ def fit(trainer: L.Trainer, module: TrainingModule, batches: Batches, checkpoint
             warnings.filterwarnings("ignore", ".*your dataloader is not resumable.*")  # EpochBatches knows its start
             warnings.filterwarnings("ignore", ".*LeafSpec.*is deprecated.*")  # Lightning's business
             warnings.filterwarnings("ignore", ".*recommended to use `self.log.*sync_dist=True.*")  # one rank has these
-            warnings.filterwarnings(
-                "ignore", ".*FSDP2-wrapped module .* returned a view tensor.*"
-            )  # nobody writes to it
+            # Nobody writes to the losses that a method returns.
+            warnings.filterwarnings("ignore", ".*FSDP2-wrapped module .* returned a view tensor.*")
             trainer.fit(module, datamodule=batches, ckpt_path=checkpoint, weights_only=True)
     except SIGTERMException:
         log.warning("SIGTERM at step %d; go on with --resume auto", trainer.global_step)
