@@ -4,6 +4,10 @@ import inspect
 import json
 import math
 import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +26,24 @@ def test_cells_come_in_order_and_are_computed_once(tmp_path):
     assert run_cells(dict, cells[::-1], kept, jobs=1) == cells[::-1]
     assert run_cells(None, cells, kept) == cells  # nothing is called any more
     assert len(json.loads(kept.read_text())) == 3
+
+
+@pytest.mark.soak
+def test_a_killed_start_leaves_no_training_behind(tmp_path):
+    told = tmp_path / "told"
+    script = Path(__file__).with_name("waiting.py")
+    process = subprocess.Popen([sys.executable, script, told, tmp_path / "kept.json"])
+    while not (told.exists() and told.read_text().endswith("\n")):
+        assert process.poll() is None, "ended before the cell began"
+        time.sleep(0.1)
+    worker = Path("/proc") / told.read_text().strip()
+    assert worker.exists()
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while worker.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not worker.exists()
 
 
 def test_command_gives_the_arguments_back():

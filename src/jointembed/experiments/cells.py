@@ -5,8 +5,9 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -42,14 +43,28 @@ def run_cells(
     if missing:
         count = min(jobs or os.cpu_count() or 1, len(missing))
         # A fresh interpreter each: forking after torch has started its threads may hang.
-        with ProcessPoolExecutor(count, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+        with ProcessPoolExecutor(count, get_context("spawn"), begin, (threads,)) as pool:
             futures = {pool.submit(function, **cell): key for key, cell in missing.items()}
             for future in as_completed(futures):
                 done[futures[future]] = future.result()
                 with atomic(kept) as path:
                     path.write_text(json.dumps(done, indent=2) + "\n")
-                log.info("%d of %d cells: %s", len(set(keys) & set(done)), len(cells), done[futures[future]])
+                short = {name: value for name, value in future.result().items() if not isinstance(value, list)}
+                log.info("%d of %d cells: %s", len(set(keys) & set(done)), len(cells), short)
     return [done[key] for key in keys]
+
+
+def begin(threads: int) -> None:
+    """In each process: its threads, and its end with that of the process that started it, even if that is killed."""
+
+    def end() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    torch.set_num_threads(threads)
+    Thread(target=end, daemon=True).start()
 
 
 def remembered(kept: Path) -> dict[str, dict[str, Any]]:
