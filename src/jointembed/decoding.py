@@ -145,6 +145,7 @@ def train_decoder(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(DecoderConfig(z.shape[1], model.config.channels, model.config.image_size))
+        decoder.to(memory_format=torch.channels_last)  # nearly twice as fast on a CPU
         decoder.fit_scale(z)
         loader = DataLoader(TensorDataset(z, images), min(batch_size, len(z)), shuffle=True, drop_last=len(z) > 1)
         fit = _Fit(decoder, lr)
