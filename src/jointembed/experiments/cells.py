@@ -3,7 +3,8 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -65,6 +66,12 @@ def begin(threads: int) -> None:
 
     torch.set_num_threads(threads)
     Thread(target=end, daemon=True).start()
+
+
+def spent(began: float, found: Iterable[dict[str, Any]], jobs: int | None) -> float:
+    """Seconds since `began`, or all trainings' `minutes` if these are more: some are remembered from earlier starts."""
+    trainings = 60 * sum(one.get("minutes", 0.0) for one in found) / (jobs or os.cpu_count() or 1)
+    return max(time.perf_counter() - began, trainings)
 
 
 def remembered(kept: Path) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from jointembed._files import atomic
 from jointembed.training import Diverged
 
-from .cells import run_cells
+from .cells import run_cells, spent
 from .results import command, write_results
 from .small import accuracies, over_seeds, parts, trained
 
@@ -19,7 +19,7 @@ def run(
     data: str = "cifar10.npz",
     results: str = "results",
     images: int = 5_000,
-    epochs: int = 60,
+    epochs: int = 40,
     batch_size: int = 64,
     ratios: tuple[float, ...] = (0.25, 1.0, 4.0),
     seeds: int = 3,
@@ -68,7 +68,7 @@ def run(
                     "linear %": over_seeds([cell["linear"] for cell in ours], 2),
                     "SMC - FIFO, seed by seed": over_seeds(gains, 2, "+") if policy == "smc" else "",
                     "paper, linear %": PAPER[name] if ratio == 1 else "",
-                    "ESS / (bank + batch)": over_seeds([e["ess"] / ((ratio + 1) * batch_size) for e in last], 2),
+                    "ESS / particles": over_seeds([e["ess"] / particles(ratio, policy, batch_size) for e in last], 2),
                     "distinct %": over_seeds([100 * e["distinct"] for e in last], 0),
                     "mean age, steps": over_seeds([e["age_mean"] for e in last], 1),
                     "minutes each": over_seeds([cell["minutes"] for cell in ours], 1),
@@ -79,8 +79,14 @@ def run(
         f"SMC against FIFO: {images:,} images of CIFAR-10, {epochs} epochs of batch {batch_size} ({steps:,} steps), "
         f"{seeds} seeds, test images"
     )
-    write_results(Path(results), "gmje-bank", title, rows, command(run, arguments), time.perf_counter() - began)
+    seconds = spent(began, found.values(), jobs)
+    write_results(Path(results), "gmje-bank", title, rows, command(run, arguments), seconds)
     draw(found, batch_size, Path(results) / "gmje-bank.png")
+
+
+def particles(ratio: float, policy: str, batch_size: int) -> float:
+    """How many have weights: the bank and the batch that SMC resamples from, or the queue."""
+    return (ratio + (policy == "smc")) * batch_size
 
 
 def bank_cell(data: str, images: int, **training: Any) -> dict[str, Any]:
@@ -101,12 +107,12 @@ def draw(found: dict[tuple[float, str, int], dict[str, Any]], batch_size: int, p
     from matplotlib.figure import Figure
 
     ratios = list(dict.fromkeys(ratio for ratio, _, _ in found))
-    panels = {"knn": "online k-NN accuracy", "ess": "ESS / (bank + batch)", "distinct": "distinct", "loss": "loss"}
+    panels = {"knn": "online k-NN accuracy", "ess": "ESS / particles", "distinct": "distinct", "loss": "loss"}
     figure = Figure(figsize=(13, 2.6 * len(ratios)), layout="constrained")
     axes = figure.subplots(len(ratios), len(panels), sharex=True, squeeze=False)
     for (ratio, policy, seed), cell in found.items():
         for axis, (column, title) in zip(axes[ratios.index(ratio)], panels.items(), strict=True):
-            scale = (ratio + 1) * batch_size if column == "ess" else 1
+            scale = particles(ratio, policy, batch_size) if column == "ess" else 1
             seen = [(e["epoch"] + 1, e[column] / scale) for e in cell.get("history", ()) if column in e]
             colour = "C0" if policy == "smc" else "C1"
             label = "" if seed else POLICIES[policy]

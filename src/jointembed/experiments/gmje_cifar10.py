@@ -1,6 +1,5 @@
 """GMJE and GMJE-MDN from scratch on CIFAR-10, which the paper found too unstable to report: healthy beside failed."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from jointembed.metrics import effective_rank
 from jointembed.model import Model
 from jointembed.training import Diverged
 
-from .cells import run_cells
+from .cells import run_cells, spent
 from .results import command, write_results
 from .small import accuracies, over_seeds, parts, rounded, trained
 
@@ -76,9 +75,7 @@ def run(
     title = "GMJE and GMJE-MDN on CIFAR-10 from scratch, narrow ResNet-10, 16 px views" + (
         ", held-out training images" if held_out else ""
     )
-    # Trainings remembered from an earlier start count as well.
-    trainings = 60 * sum(one.get("minutes", 0.0) for one in found.values()) / (jobs or os.cpu_count() or 1)
-    seconds = max(time.perf_counter() - began, trainings)
+    seconds = spent(began, found.values(), jobs)
     write_results(Path(results), "gmje-cifar10", title, rows, command(run, arguments), seconds)
     draw({name: ours for (name, size), ours in outcome.items() if size == images}, Path(results) / "gmje-cifar10.png")
 
