@@ -26,7 +26,7 @@ def pixels_of(source: Source) -> Tensor:
 class Judge:
     """A classifier of digits, trained on labels that no encoder saw, and what it says of pictures."""
 
-    epochs = 3
+    epochs = 5
 
     def __init__(self, source: Source, test: Source, seed: int) -> None:
         assert source.labels is not None and test.labels is not None
@@ -68,5 +68,8 @@ class _Classifier(L.LightningModule):
         pictures, labels = batch
         return nn.functional.cross_entropy(self.head(self.backbone(pictures.float() / 255)), labels)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), 1e-3)
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), weight_decay=0.05)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,5 +1,6 @@
 """GMJE, section 5.3: digits drawn from the density of an embedding, by three families of model."""
 
+import math
 import time
 import warnings
 from pathlib import Path
@@ -193,10 +194,13 @@ def draw_samples(drawn: dict[str, Tensor], path: Path) -> None:
     from matplotlib.figure import Figure
     from torchvision.utils import make_grid
 
-    figure = Figure(figsize=(3 * len(drawn), 3.3), layout="constrained")
-    for axis, (title, pictures) in zip(figure.subplots(1, len(drawn)), drawn.items(), strict=True):
+    lines = math.ceil(len(drawn) / 4)
+    figure = Figure(figsize=(13, 3.7 * lines), layout="constrained")
+    axes = list(figure.subplots(lines, 4, squeeze=False).flat)
+    for axis, (title, pictures) in zip(axes, drawn.items(), strict=False):
         axis.imshow(make_grid(pictures, GRID, padding=1, pad_value=96).permute(1, 2, 0), interpolation="nearest")
-        axis.set_title(title.replace(", ", "\n", 1), fontsize=9)
+        axis.set_title(title, fontsize=9)
+    for axis in axes:
         axis.set_axis_off()
     with atomic(path) as target:
         figure.savefig(target, dpi=110)
