@@ -26,7 +26,7 @@ def test_a_row_of_the_stability_table_keeps_the_worst_of_its_seeds() -> None:
     one["history"] = [{"sigma": 0.5}]
     other = one | {"linear": 54.0, "sigma": 0.3, "used": 0.75}
     found = gmje_cifar10.row("GMJE", 10_000, [{"epochs": 8}] * 3, [one, other, {"diverged": "at step 7"}])
-    assert found["linear %"] == "52.0 ± 2.8" and found["not finite"] == 1 and found["seeds"] == 3
+    assert found["linear %"] == "52.00 ± 2.83" and found["not finite"] == 1 and found["seeds"] == 3
     assert found["mean sigma / floor"] == "2.50" and found["smallest sigma / floor"] == "1.50"
     assert found["components in use %"] == "75"
     assert found["effective rank"] == "20.0 ± 0.0 of 64"
