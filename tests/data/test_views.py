@@ -44,6 +44,15 @@ def test_same_seed_gives_the_same_bits_and_any_other_number_in_the_tuple_other_v
     )
 
 
+@pytest.mark.parametrize("side", [32, 80])
+def test_views_are_the_same_bits_where_a_training_runs_in_bfloat16(side):
+    images, views = noise(8, 3, side, side), Views(32, "simclr", blur=0.5, rotation=10.0, num_local=1)
+    plain = views(images, 0)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = views(images, 0)
+    assert all(torch.equal(a, b) for a, b in zip(plain, cast, strict=True))
+
+
 def test_an_integer_seed_is_the_tuple_of_it():
     images, views = noise(4, 3, 32, 32), Views(32)
     assert torch.equal(views(images, 7)[0], views(images, (7,))[0])

@@ -72,6 +72,7 @@ class GrowingViews:
     def __init__(self, stages: list[Views], epochs: int) -> None:
         self.stages, self.epochs = stages, epochs
         self.num_global = stages[0].num_global
+        self.sizes = {size for one in stages for size in ((one.size, one.local_size) if one.num_local else (one.size,))}
 
     def __call__(self, images: Tensor | list[Tensor], key: tuple[int, int, int, int]) -> list[Tensor]:
         """Views for the key (seed, epoch, step, rank)."""

@@ -22,7 +22,7 @@ from jointembed.data.loading import GrowingViews, Start, channel_statistics
 from jointembed.model import Config, Model
 
 from .callbacks import CollapseWatch, OnlineKNN, Progress
-from .engine import fit, keep_freed_memory, make_trainer
+from .engine import fit, keep_freed_memory, keep_gradients_true, make_trainer
 from .folder import CHECKPOINT, RunFolder, check_checkpoint, check_finite, check_folder
 from .loggers import make_loggers
 from .logs import log_file, only_errors
@@ -169,6 +169,7 @@ def train(
             for name, reason in source.skipped:
                 log.warning("skipped %s: %s", printable(name), printable(reason))
             warn_of_batch_norm(model, lightning)
+            keep_gradients_true(lightning, model.method.backbone, source.channels, views)
             module = TrainingModule(in_training, views, optimizer, lr, weight_decay, warmup_epochs, seed)
             start = Start()
             watches = _watches(model, source, watch_every, stop_on_collapse, seed)

@@ -72,9 +72,10 @@ class Views:
             device = images[0].device
             out = torch.empty(number * len(images), channels, size, size, device=device)
             chunk = max(1, CHUNK // (channels * size * size)) if device.type == "cpu" else len(out)
-            for start in range(0, len(out), chunk):
-                part = parameters.take(slice(start, start + chunk))
-                out.index_copy_(0, _index(part.slot, out), self._render(source, part, size))
+            with torch.autocast(device.type, enabled=False):  # pixels keep their digits, whatever precision trains
+                for start in range(0, len(out), chunk):
+                    part = parameters.take(slice(start, start + chunk))
+                    out.index_copy_(0, _index(part.slot, out), self._render(source, part, size))
             views += out.split(len(images))[:number]  # splitting nothing gives one empty piece
         return views
 

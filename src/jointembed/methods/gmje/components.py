@@ -114,7 +114,8 @@ class Prototypes(nn.Module):
             chosen = torch.arange(len(self.usage), device=z.device) * len(z) // len(self.usage)
             self.means.copy_(self._middle(z[chosen]))
             self.usage.fill_(1 / len(self.usage))
-        self._learn(z, rate)
+        with torch.autocast(z.device.type, enabled=False):  # averages of many steps need the digits
+            self._learn(z, rate)
 
     def _learn(self, z: Tensor, rate: float) -> None:
         self.usage.lerp_(self().responsibilities(z).mean(0), rate)
