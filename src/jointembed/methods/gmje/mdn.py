@@ -54,8 +54,7 @@ def mdn_loss(
         weight: of the entropies; 0 for targets that are data and cannot shrink.
         entropy: of embeddings (N, D), up to a constant, or another measure of their spread.
         departure: price of the components' mean squared distance from the context, where both views have one space.
-        balance: price of using components unequally: of what the entropy of their shares of the targets lacks of log K.
-            Their weights alone do not tell: a component may have its weight and fit no target.
+        balance: price of using components unequally: of what the entropy of their mean weights lacks of log K.
     """
     if conditional.batch_shape != z_target.shape[:1] or conditional.event_shape != z_target.shape[1:]:
         raise ValueError(
@@ -73,7 +72,7 @@ def mdn_loss(
         distance = departure_from(z_context, conditional)
         terms |= {"loss": terms["loss"] + departure * distance, "departure": distance}
     if balance:
-        shares = mean_over_ranks(conditional.responsibilities(z_target).mean(0), rows)  # (K,)
+        shares = mean_over_ranks(conditional.weights.mean(0), rows)  # (K,)
         uneven = math.log(len(shares)) + torch.special.xlogy(shares, shares).sum()
         terms |= {"loss": terms["loss"] + balance * uneven, "uneven": uneven}
     return terms
