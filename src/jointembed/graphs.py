@@ -64,7 +64,7 @@ class Graph(nn.Module):
         found = {"features" if name == first else name: encoded[name] for name in self.method.spaces}
         components = self.density(encoded[self.method.density_space])  # (N, K)
         if self.posterior is not None:
-            found |= {f"posterior_{name}": value for name, value in self.posterior(encoded, components).items()}
+            found |= {f"posterior_{name}": value for name, value in self.posterior(encoded).items()}
         for name in self.scores:
             value = -components.logsumexp(-1) if name == "density" else self.method.score(encoded, name, 0, 0)
             found[f"score_{name}"] = value
@@ -111,7 +111,7 @@ class Components(nn.Module):
 
 @functools.singledispatch
 def posterior_head(method: Method) -> nn.Module:
-    """A module from what `encode` gave, and the density's components, to what is known of the posterior, by name."""
+    """A module from what `encode` gave to what is known of the posterior, by name."""
     return Inferred(method)
 
 
@@ -122,7 +122,7 @@ class Inferred(nn.Module):
         super().__init__()
         self.method = method
 
-    def forward(self, encoded: dict[str, Tensor], components: Tensor) -> dict[str, Tensor]:
+    def forward(self, encoded: dict[str, Tensor]) -> dict[str, Tensor]:
         posterior: Any = self.method.posterior(encoded)  # type: ignore[operator]
         found = {"mean": posterior.mean, "variance": posterior.variance}
         return found | ({"weights": posterior.weights} if isinstance(posterior, GaussianMixture) else {})
@@ -131,7 +131,7 @@ class Inferred(nn.Module):
 class Conditional(nn.Module):
     """A constant joint Gaussian or mixture, given one half.
 
-    The weights are the responsibilities of the components of that half, the density's; the means are affine in what is
+    The weights are the responsibilities of the components of that half, `context`; the means are affine in what is
     given, so that their values at 0 and at the unit vectors say all; the covariances are constant.
     """
 
@@ -139,13 +139,14 @@ class Conditional(nn.Module):
     slope: Tensor | None
     variances: Tensor
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, context: Distribution) -> None:
         super().__init__()
         self.space = method.density_space
         dim = len(method.density_mean)
         found: Any = method.posterior({self.space: torch.cat([torch.zeros(1, dim), torch.eye(dim)])})  # type: ignore[operator]
         self.weighted = isinstance(found, GaussianMixture)
         if self.weighted:
+            self.components = Components(context)
             means, variances = found.means, found.covariances.diagonal(dim1=-2, dim2=-1)  # (1 + D, K, D) or (K, D)
         else:
             means, variances = found.mean[:, None], found.variance[:1]
@@ -153,12 +154,12 @@ class Conditional(nn.Module):
         self.register_buffer("slope", means[1:] - means[0] if means.ndim == 3 else None)  # (D, K, D)
         self.register_buffer("variances", variances.clone())
 
-    def forward(self, encoded: dict[str, Tensor], components: Tensor) -> dict[str, Tensor]:
+    def forward(self, encoded: dict[str, Tensor]) -> dict[str, Tensor]:
         if not self.weighted:
             assert self.slope is not None
             mean = self.offset[0] + encoded[self.space] @ self.slope[:, 0]
             return {"mean": mean, "variance": self.variances[0] + torch.zeros_like(mean)}
-        weights = components.softmax(-1)
+        weights = self.components(encoded[self.space]).softmax(-1)
         if self.slope is None:
             mean = weights @ self.offset
             return {
@@ -219,7 +220,7 @@ class Process(nn.Module):
             z = (2 / phase.shape[1]) ** 0.5 * torch.cos(phase)
         return self.amplitude**0.5 * z.mT
 
-    def forward(self, encoded: dict[str, Tensor], components: Tensor) -> dict[str, Tensor]:
+    def forward(self, encoded: dict[str, Tensor]) -> dict[str, Tensor]:
         z = encoded["projector"]
         mapped = self.map(z)
         explained = (self.whitening @ mapped).square().sum(0)
@@ -233,14 +234,14 @@ class Process(nn.Module):
 
 @posterior_head.register
 def _(method: GMJE) -> nn.Module:
-    return Conditional(method)
+    return Conditional(method, method.view_density())
 
 
 @posterior_head.register
 def _(method: GMJESMC) -> nn.Module:
-    return Conditional(method)
+    return Conditional(method, method.density())
 
 
 @posterior_head.register
 def _(method: GJE) -> nn.Module:
-    return Conditional(method) if method.average is None else Process(method)
+    return Conditional(method, method.density()) if method.average is None else Process(method)

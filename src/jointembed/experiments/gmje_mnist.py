@@ -139,36 +139,26 @@ def densities(family: str, model: Model, codes: Tensor, seed: int) -> dict[str, 
         return {f"mixture of {PROTOTYPES} fitted afterwards": fitted(codes[:10_000], seed)}  # as many as in the paper
     if family == "GJE":
         return {"its Gaussian": method.density()}
-    mixture = method.density()
+    mixture, own = method.view_density(), method.density()
     means = method.radius * nn.functional.normalize(mixture.means, dim=-1)
     uniform = torch.full_like(mixture.weights, 1 / len(mixture.weights))
     # The paper's way: the covariance of all codes around every prototype counts the prototypes' own spread twice.
     floor = 1e-4 * torch.eye(DIM)
-    # The mixture is one of views, which vary more than the images themselves, with one covariance for all.
-    own = fitted(codes, seed, mixture)
     return {
-        "its mixture": mixture,
-        "the paper's way": GaussianMixture(uniform, means, (codes.T.cov() + floor)[None], validate_args=False),
-        "its mixture, fitted on to the images": own,
-        f"the same, deviations x {NARROWER}": GaussianMixture(
+        "its density": own,
+        f"its density, deviations x {NARROWER}": GaussianMixture(
             own.weights, own.means, NARROWER**2 * own.covariances, validate_args=False
         ),
+        "its density of views": mixture,
+        "the paper's way": GaussianMixture(uniform, means, (codes.T.cov() + floor)[None], validate_args=False),
     }
 
 
-def fitted(codes: Tensor, seed: int, start: GaussianMixture | None = None) -> GaussianMixture:
-    """scikit-learn's mixture of full Gaussians, at most 20 steps of EM, as in the paper; from k-means or a mixture."""
+def fitted(codes: Tensor, seed: int) -> GaussianMixture:
+    """scikit-learn's mixture of full Gaussians, at most 20 steps of EM, as in the paper."""
     from sklearn.mixture import GaussianMixture as Mixture
 
-    begin: dict[str, Any] = {}
-    if start is not None:
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(start.covariances.double()))
-        begin = {
-            "weights_init": (start.weights.double() / start.weights.double().sum()).numpy(),
-            "means_init": start.means.double().numpy(),
-            "precisions_init": precision.expand(len(start.weights), -1, -1).numpy(),
-        }
-    mixture = Mixture(PROTOTYPES, max_iter=20, reg_covar=1e-5, random_state=seed, **begin)
+    mixture = Mixture(PROTOTYPES, max_iter=20, reg_covar=1e-5, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it has not converged
         mixture.fit(codes.double().numpy())

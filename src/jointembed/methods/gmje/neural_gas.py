@@ -220,38 +220,34 @@ class GrowingNeuralGas:
         time = torch.arange(len(x), device=x.device)
         wins = first.bincount(minlength=len(self.nodes))  # (K,)
         by_winner, ends = (first * len(x) + time).sort().values, wins.cumsum(0)
-
-        def later_wins(node: Tensor) -> Tensor:
-            return ends[node] - torch.searchsorted(by_winner, node * len(x) + time, right=True)
-
+        both = torch.stack([first, second])  # (2, B)
+        later_wins = ends[both] - torch.searchsorted(by_winner, both * len(x) + time, right=True)
         # Forgetting comes after accumulating, so the last sample has already faded once.
         fading = (1 - self.beta) ** (len(x) - time).to(x)
         self.errors = self.errors * (1 - self.beta) ** len(x)
         self.errors.index_add_(0, first, fading * (x - self.nodes.index_select(0, first)).square().sum(1))
         self._move(x, first)
-        self._age(first, second, wins, later_wins(first) + later_wins(second))
+        self._age(both, wins, later_wins.sum(0))
 
     def _move(self, x: Tensor, first: Tensor) -> None:
         # A node that samples pull with rates e_1, e_2, ... keeps prod(1 - e_i) of where it was, and of the sample j it
         # takes e_j prod_{i>j}(1 - e_i) = prod_{i>j}(1 - e_i) - prod_{i>=j}(1 - e_i): differences of a running product
         # that begins with the last sample.
         a, b = self.edges.T
-        keep = x.new_ones(len(self.nodes), len(self.nodes))  # of the column's node, when the row's wins
+        count = len(self.nodes)
+        keep = x.new_ones(count + 1, count)  # of the column's node, when the row's wins; in the last row nobody does
         keep[a, b] = keep[b, a] = 1 - self.eps_n
         keep.fill_diagonal_(1 - self.eps_b)
-        kept = keep.index_select(0, first.flip(0)).cumprod_(0)  # (B, K), through the last sample, the last two, ...
-        taken = kept.neg()
-        taken[0] += 1
-        taken[1:] += kept[:-1]
+        winners = torch.cat([first, first.new_tensor([count])]).flip(0)
+        kept = keep.index_select(0, winners).cumprod_(0)  # (B + 1, K), through no sample, the last, the last two, ...
         with torch.autocast(x.device.type, enabled=False):
-            self.nodes = kept[-1, :, None] * self.nodes + taken.T @ x.flip(0)
+            self.nodes = kept[-1, :, None] * self.nodes + (kept[:-1] - kept[1:]).T @ x.flip(0)
 
-    def _age(self, first: Tensor, second: Tensor, wins: Tensor, later: Tensor) -> None:
+    def _age(self, winners: Tensor, wins: Tensor, later: Tensor) -> None:
         # Every win ages the winner's edges. An edge that is renewed has the wins of both ends since then for its age;
         # the last renewal counts, which is the one with the fewest.
         nodes = len(self.nodes)
-        renewed = torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 1)
-        edges = torch.cat([self.edges, renewed])
+        edges = torch.cat([self.edges, winners.sort(0).values.T])
         ages = torch.cat([self.ages + wins[self.edges].sum(1), later])
         code, place = (edges[:, 0] * nodes + edges[:, 1]).unique(return_inverse=True)
         ages = torch.zeros_like(code).scatter_reduce_(0, place, ages, "amin", include_self=False)

@@ -36,6 +36,7 @@ from jointembed.distributions import GaussianMixture
 
 from .components import GrowingPrototypes, OnlinePrototypes, ParticlePrototypes, Prototypes
 from .guard import gaussian_entropy, guard_for
+from .refit import refitted
 from .sphere import SphereMethod
 
 
@@ -94,6 +95,9 @@ class GMJE(SphereMethod, name="gmje"):
     """
 
     steps: Tensor
+    image_weights: Tensor
+    image_means: Tensor
+    image_covariances: Tensor
 
     def __init__(
         self,
@@ -134,6 +138,10 @@ class GMJE(SphereMethod, name="gmje"):
         self.guard = guard_for(guard, dim, num_slices)
         self.weight, self.revive_every = weight, revive_every
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        # The density of the images themselves, fitted when training has ended.
+        self.register_buffer("image_weights", torch.full((prototypes,), torch.nan))
+        self.register_buffer("image_means", torch.full((prototypes, dim), torch.nan))
+        self.register_buffer("image_covariances", torch.full((prototypes, dim, dim), torch.nan))
         self.joint: Tensor | None = None  # this step's joint embeddings of all ranks, for what follows the step
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
@@ -157,11 +165,23 @@ class GMJE(SphereMethod, name="gmje"):
         if self.steps % self.revive_every == 0:
             self.prototypes.revive()
 
-    def density(self) -> GaussianMixture:
+    def view_density(self) -> GaussianMixture:
         """The mixture's own marginal of one view (Eq. 97)."""
-        super().density()  # refuses a model whose training has not ended
         with torch.no_grad():
             return self.prototypes.learned().marginal(range(self.dim))
+
+    def fit_density(self, z: Tensor) -> None:
+        """From the density of views, which vary more than images, to that of the training images' embeddings (N, D)."""
+        super().fit_density(z)
+        fitted = refitted(self.view_density(), z.to(self.image_means))
+        self.image_weights.copy_(fitted.weights)
+        self.image_means.copy_(fitted.means)
+        self.image_covariances.copy_(fitted.covariances)
+
+    def density(self) -> GaussianMixture:
+        """Of images: the mixture of views, fitted on to the embeddings of the training images themselves."""
+        super().density()  # refuses a model whose training has not ended
+        return GaussianMixture(self.image_weights, self.image_means, self.image_covariances, validate_args=False)
 
     def posterior(self, encoded: dict[str, Tensor]) -> GaussianMixture:
         """The embedding of another view of each image, given this one (Eqs. 102-104)."""
