@@ -16,7 +16,8 @@ from jointembed import methods
 from jointembed.backbones import create_backbone
 from jointembed.data import Views
 from jointembed.methods.gmje import ParticleBank
-from jointembed.training.engine import best_precision, keep_freed_memory
+from jointembed.training.engine import keep_freed_memory
+from jointembed.training.precision import best_precision
 
 
 def steps(policy: str, bank: int, batch: int, dim: int, backbone: str) -> Iterator[None]:

@@ -28,7 +28,8 @@ from jointembed import methods
 from jointembed.backbones import create_backbone
 from jointembed.data import Views
 from jointembed.methods.lejepa import projector_mlp
-from jointembed.training.engine import best_precision, keep_freed_memory
+from jointembed.training.engine import keep_freed_memory
+from jointembed.training.precision import best_precision
 
 BATCH = 256
 

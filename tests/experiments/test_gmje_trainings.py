@@ -32,10 +32,12 @@ def test_a_row_of_the_stability_table_keeps_the_worst_of_its_seeds() -> None:
     assert found["effective rank"] == "20.0 ± 0.0 of 64"
 
 
-def test_stability_looks_at_the_embeddings_and_at_the_mixture(shapes, tmp_path, cells, smallest) -> None:
+def test_stability_looks_at_the_embeddings_and_at_the_mixture(shapes, tmp_path, cells, smallest, monkeypatch) -> None:
+    monkeypatch.setattr(gmje_cifar10, "OTHERS", {"GJE, dual": gmje_cifar10.OTHERS["GJE, dual"]})
     gmje_cifar10.run(shapes, str(tmp_path), 50, 2, 1, full_epochs=0, changes=smallest | {"dim": 16})
     rows = {row["run"]: row for row in json.loads((tmp_path / "gmje-cifar10.json").read_text())["rows"]}
-    assert list(rows) == [*gmje_cifar10.HEALTHY, *gmje_cifar10.FAILED]
+    assert list(rows) == [*gmje_cifar10.HEALTHY, *gmje_cifar10.FAILED, "GJE, dual"]
+    assert float(rows["GJE, dual"]["linear %"]) > 0 and rows["GJE, dual"]["components in use %"] == "-"
     healthy, network = (next(c for c in cells if c["method"] == name) for name in ("gmje", "gmje-mdn"))
     assert float(rows["GMJE"]["linear %"]) == pytest.approx(healthy["linear"], abs=0.06)
     assert 1 <= healthy["rank"] <= healthy["dim"] == 16

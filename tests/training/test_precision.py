@@ -8,7 +8,16 @@ from torch import nn
 
 import jointembed as je
 from jointembed.backbones import create_backbone
-from jointembed.training.engine import kernel_beyond_image
+from jointembed.training.precision import best_precision, kernel_beyond_image
+
+
+def test_bf16_is_chosen_only_where_the_hardware_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for native, expected in ((True, "bf16-mixed"), (False, "32-true")):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        assert best_precision() == expected
 
 
 def used_weights(convolution, side):

@@ -20,7 +20,6 @@ from torch import nn
 import jointembed as je
 from jointembed.methods.lejepa import LeJEPA
 from jointembed.training import Diverged
-from jointembed.training.engine import best_precision
 
 
 def train(out: Path, seed: int = 0, **options: object) -> je.Model:
@@ -192,15 +191,6 @@ def test_lightning_stays_reachable(tmp_path: Path) -> None:
     checkpoint = torch.load(tmp_path / "x" / "checkpoint.ckpt", weights_only=True)
     assert checkpoint["global_step"] == 3
     assert model.method.sigreg.step == 6
-
-
-def test_bf16_is_chosen_only_where_the_hardware_multiplies_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    for native, expected in ((True, "bf16-mixed"), (False, "32-true")):
-        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-        assert best_precision() == expected
 
 
 @pytest.mark.parametrize(

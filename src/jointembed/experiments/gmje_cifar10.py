@@ -31,6 +31,17 @@ FAILED: dict[str, dict[str, Any]] = {
     },
     "GMJE-MDN, likelihood alone": {"method": "gmje-mdn", "departure": 0.0, "balance": 0.0, "weight": 0.0},
 }
+# The rest of the family, once each.
+OTHERS: dict[str, dict[str, Any]] = {
+    "GMJE, by gradient": {"method": "gmje", "learning": "gradient"},
+    "GMJE, neural gas": {"method": "gmje", "learning": "gng"},
+    "GMJE, particles": {"method": "gmje", "learning": "smc"},
+    "GMJE-SMC": {"method": "gmje-smc"},
+    "GJE, primal": {"method": "gje", "variant": "primal"},
+    "GJE, HSIC": {"method": "gje", "variant": "hsic"},
+    "GJE, dual": {"method": "gje", "variant": "dual"},
+    "GJE, random features": {"method": "gje", "variant": "rff"},
+}
 TRAINING = {"batch_size": 128, "view_options": {"crop_scale": [0.2, 1.0], "blur": 0.0, "solarise": 0.0}}
 
 
@@ -48,6 +59,8 @@ def run(
 ) -> None:
     """Train both on a part of CIFAR-10 with several seeds, then on all of it, with LeJEPA at the same budget beside.
 
+    The other members of the family are trained on the part once each.
+
     Args:
         data: CIFAR-10 as an .npz, or its name.
         results: where the table and the figure go.
@@ -64,7 +77,7 @@ def run(
     shared = {"data": data, "held_out": held_out, "watch_every": 1, **TRAINING, **(changes or {})}
     few = shared | {"images": images, "epochs": epochs}
     groups = {(name, images): [few | one | {"seed": seed} for seed in range(seeds)] for name, one in HEALTHY.items()}
-    groups |= {(name, images): [few | one | {"seed": 0}] for name, one in FAILED.items()}
+    groups |= {(name, images): [few | one | {"seed": 0}] for name, one in (FAILED | OTHERS).items()}
     if full_epochs:
         whole = shared | {"images": 50_000, "epochs": full_epochs, "seed": 0}
         groups |= {(name, 50_000): [whole | one] for name, one in HEALTHY.items()}
@@ -91,7 +104,7 @@ def health(data: str, images: int, held_out: bool, method: str, **training: Any)
     found: dict[str, Any] = {"minutes": (time.perf_counter() - began) / 60, "history": history}
     z = model.embed(test, "projector")
     found |= {"rank": effective_rank(z), "dim": z.shape[1], **accuracies(model, source, test)}
-    if method != "lejepa":
+    if method in ("gmje", "gmje-mdn"):
         found |= {"sigma": smallest_sigma(model, z), "floor": floor(model), "used": history[-1]["used"]}
     return found
 

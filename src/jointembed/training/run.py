@@ -22,11 +22,12 @@ from jointembed.data.loading import GrowingViews, Start, channel_statistics
 from jointembed.model import Config, Model
 
 from .callbacks import CollapseWatch, OnlineKNN, Progress
-from .engine import fit, keep_freed_memory, keep_gradients_true, make_trainer
+from .engine import fit, keep_freed_memory, make_trainer
 from .folder import CHECKPOINT, RunFolder, check_checkpoint, check_finite, check_folder
 from .loggers import make_loggers
 from .logs import log_file, only_errors
 from .module import Batches, TrainingModule
+from .precision import keep_gradients_true
 from .processes import fitting_batch, share, warn_of_batch_norm
 from .sharding import to_train
 
