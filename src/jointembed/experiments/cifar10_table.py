@@ -26,6 +26,8 @@ SHARED: dict[str, Any] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "lejepa": {"weight": 0.03, "num_slices": 256},
+    "lejepa-mdn": {"num_slices": 256},
+    "lejepa-vje": {"num_slices": 256},
     "vje": {"batch_size": 32},
     "simclr": {"temperature": 0.5},
 }

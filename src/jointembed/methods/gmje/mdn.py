@@ -125,7 +125,9 @@ class MixtureDensityNetwork(nn.Module):
         self.logits = nn.Linear(width, components)
         self.means = nn.Linear(width, components * target_dim)
         self.scales = nn.Linear(width, components * target_dim)
-        nn.init.normal_(self.means.bias)  # apart from the start: components that begin as one may stay one
+        # Apart from the start: components that begin as one may stay one. But where departures from the context have a
+        # price, all weight goes to the least departure at once, and stays there, if they begin far apart.
+        nn.init.normal_(self.means.bias, std=0.1 if residual else 1.0)
 
     def parts(self, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights (N, K), means and standard deviations (N, K, D')."""
