@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from jointembed.distributions import GaussianMixture
@@ -230,18 +230,37 @@ class GrowingNeuralGas:
         self._age(both, wins, later_wins.sum(0))
 
     def _move(self, x: Tensor, first: Tensor) -> None:
-        # A node that samples pull with rates e_1, e_2, ... keeps prod(1 - e_i) of where it was, and of the sample j it
-        # takes e_j prod_{i>j}(1 - e_i) = prod_{i>j}(1 - e_i) - prod_{i>=j}(1 - e_i): differences of a running product
-        # that begins with the last sample.
-        a, b = self.edges.T
+        # A node that samples pull with rates e_1, e_2, ... keeps prod_i(1 - e_i) of where it was, and takes
+        # e_j prod_{i>j}(1 - e_i) of the sample j. A sample pulls its winner and the few neighbours of that one.
         count = len(self.nodes)
-        keep = x.new_ones(count + 1, count)  # of the column's node, when the row's wins; in the last row nobody does
-        keep[a, b] = keep[b, a] = 1 - self.eps_n
-        keep.fill_diagonal_(1 - self.eps_b)
-        winners = torch.cat([first, first.new_tensor([count])]).flip(0)
-        kept = keep.index_select(0, winners).cumprod_(0)  # (B + 1, K), through no sample, the last, the last two, ...
-        with torch.autocast(x.device.type, enabled=False):
-            self.nodes = kept[-1, :, None] * self.nodes + (kept[:-1] - kept[1:]).T @ x.flip(0)
+        node, sample, rate = self._pulls(first)  # (E,), by node, the last sample first
+        pulls = node.bincount(minlength=count)
+        ends = pulls.cumsum(0)
+        # Sums of logarithms over all nodes' pulls, one after the other, have few digits left to tell them apart.
+        precise = x.dtype if x.device.type == "mps" else torch.float64
+        kept = nn.functional.pad(torch.log1p(-rate.to(precise)).cumsum(0), (1, 0))  # before each pull, and after all
+        before = kept[ends - pulls]  # (K,), the other nodes' part
+        taken = rate * (kept[:-1] - before.index_select(0, node)).exp().to(x)
+        moved = nn.functional.embedding_bag(sample, x, ends - pulls, mode="sum", per_sample_weights=taken)
+        self.nodes = (kept[ends] - before).exp().to(x)[:, None] * self.nodes + moved
+
+    def _pulls(self, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which node is pulled by which sample, and how hard: by node, and for each the last sample first."""
+        count, batch, (a, b) = len(self.nodes), len(first), self.edges.T
+        own = torch.arange(count, device=first.device)
+        winner, order = torch.cat([own, a, b]).sort()  # who moves when a node wins: itself, and its neighbours
+        moving, degree = torch.cat([own, b, a])[order], winner.bincount(minlength=count)
+        size = degree[first]  # (B,), nodes that a sample pulls
+        place = torch.repeat_interleave(degree.cumsum(0)[first] - size.cumsum(0), size)
+        place += torch.arange(len(place), device=place.device)
+        ahead = torch.repeat_interleave(torch.arange(batch - 1, -1, -1, device=first.device), size)
+        pull = _sorted(
+            moving.index_select(0, place) * batch + ahead
+        )  # one number for both, whose order is the one wanted
+        node = pull // batch
+        sample = batch - 1 - (pull - node * batch)
+        own = first.index_select(0, sample) == node
+        return node, sample, torch.where(own, self.nodes.new_tensor(self.eps_b), self.nodes.new_tensor(self.eps_n))
 
     def _age(self, winners: Tensor, wins: Tensor, later: Tensor) -> None:
         # Every win ages the winner's edges. An edge that is renewed has the wins of both ends since then for its age;
@@ -283,6 +302,11 @@ class GrowingNeuralGas:
         if x.shape[1] != self.nodes.shape[1]:
             raise ValueError(f"x: expected (N, {self.nodes.shape[1]}) as the nodes are, got shape {tuple(x.shape)}")
         return x.to(self.nodes)
+
+
+def _sorted(x: Tensor) -> Tensor:
+    """On a CPU numpy sorts thousands of integers some ten times faster than torch."""
+    return torch.from_numpy(np.sort(x.numpy())) if x.device.type == "cpu" else x.sort().values
 
 
 def _check_data(x: Tensor, at_least: int = 2) -> Tensor:
