@@ -43,6 +43,7 @@ def mdn_loss(
     weight: float = 1.0,
     entropy: Callable[[Tensor], Tensor] = gaussian_entropy,
     departure: float = 0.0,
+    balance: float = 0.0,
 ) -> dict[str, Tensor]:
     """Negative conditional log-likelihood of the target, less the entropy of both marginals, per dimension.
 
@@ -53,6 +54,7 @@ def mdn_loss(
         weight: of the entropies; 0 for targets that are data and cannot shrink.
         entropy: of embeddings (N, D), up to a constant, or another measure of their spread.
         departure: price of the components' mean squared distance from the context, where both views have one space.
+        balance: price of using components unequally: of what the entropy of their mean weights lacks of log K.
     """
     if conditional.batch_shape != z_target.shape[:1] or conditional.event_shape != z_target.shape[1:]:
         raise ValueError(
@@ -69,16 +71,11 @@ def mdn_loss(
     if departure:
         distance = departure_from(z_context, conditional)
         terms |= {"loss": terms["loss"] + departure * distance, "departure": distance}
+    if balance:
+        shares = mean_over_ranks(conditional.weights.mean(0), rows)  # (K,)
+        uneven = math.log(len(shares)) + torch.special.xlogy(shares, shares).sum()
+        terms |= {"loss": terms["loss"] + balance * uneven, "uneven": uneven}
     return terms
-
-
-def unevenness(conditional: GaussianMixture, z_target: Tensor) -> Tensor:
-    """What the entropy of the components' shares of the targets (N, D') lacks of log K: 0 if all have as many.
-
-    Their weights do not tell: a component may have its weight and fit no target.
-    """
-    shares = mean_over_ranks(conditional.responsibilities(z_target).mean(0), len(z_target))  # (K,)
-    return math.log(len(shares)) + torch.special.xlogy(shares, shares).sum()
 
 
 def departure_from(z_context: Tensor, conditional: GaussianMixture) -> Tensor:
@@ -162,7 +159,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         floor: smallest standard deviation of a component, where that of all embeddings is 1.
         ceiling: largest standard deviation of a component.
         departure: price of the components' mean squared distance from the context.
-        balance: price of using components unequally. The network pays it, not the encoder: it would move embeddings.
+        balance: price of using components unequally.
         guard: what keeps the marginals from shrinking: "sigreg" or "entropy".
         weight: of the guard; about 1 for "entropy".
         num_slices: random directions of "sigreg", per step.
@@ -181,7 +178,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         floor: float = 0.5,
         ceiling: float = 0.8,
         departure: float = 30.0,
-        balance: float = 0.02,
+        balance: float = 0.3,
         guard: Literal["sigreg", "entropy"] = "sigreg",
         weight: float = 0.05,
         num_slices: int = 256,
@@ -200,10 +197,7 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         weights, means, scales = self.network.parts(context)
         conditional = GaussianMixture.diagonal(weights, means, scales.square(), validate_args=False)
         spread = self.guard(context)  # of the targets too: they are the same embeddings in another order
-        terms = mdn_loss(context, target, conditional, self.weight, lambda _: spread, self.departure)
-        if self.balance:
-            uneven = unevenness(self.network(context.detach()), target.detach())
-            terms |= {"loss": terms["loss"] + self.balance * uneven, "uneven": uneven}
+        terms = mdn_loss(context, target, conditional, self.weight, lambda _: spread, self.departure, self.balance)
         with torch.no_grad():
             usage = mean_over_ranks(conditional.responsibilities(target).mean(0), len(target))  # (K,)
         return terms | {"sigma": scales.detach().mean(), "used": (usage > IDLE / len(usage)).float().mean()}

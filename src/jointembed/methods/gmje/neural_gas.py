@@ -70,7 +70,7 @@ class GrowingNeuralGas:
         insert_every: int = 100,
         alpha: float = 0.5,
         beta: float = 0.005,
-        batch_size: int = 1024,
+        batch_size: int = 2048,
         seed: int = 0,
     ) -> None:
         if max_nodes < 2:
