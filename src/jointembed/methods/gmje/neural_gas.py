@@ -254,13 +254,12 @@ class GrowingNeuralGas:
         place = torch.repeat_interleave(degree.cumsum(0)[first] - size.cumsum(0), size)
         place += torch.arange(len(place), device=place.device)
         ahead = torch.repeat_interleave(torch.arange(batch - 1, -1, -1, device=first.device), size)
-        pull = _sorted(
-            moving.index_select(0, place) * batch + ahead
-        )  # one number for both, whose order is the one wanted
+        # One number says both, and its order is the one wanted.
+        pull = _sorted(moving.index_select(0, place) * batch + ahead)
         node = pull // batch
         sample = batch - 1 - (pull - node * batch)
-        own = first.index_select(0, sample) == node
-        return node, sample, torch.where(own, self.nodes.new_tensor(self.eps_b), self.nodes.new_tensor(self.eps_n))
+        wins = first.index_select(0, sample) == node
+        return node, sample, torch.where(wins, self.nodes.new_tensor(self.eps_b), self.nodes.new_tensor(self.eps_n))
 
     def _age(self, winners: Tensor, wins: Tensor, later: Tensor) -> None:
         # Every win ages the winner's edges. An edge that is renewed has the wins of both ends since then for its age;
