@@ -38,6 +38,14 @@ def test_the_narrow_resnet_10_has_about_1_2_million_parameters() -> None:
     assert parameters(net) == convolutions + norms == 1_226_400
 
 
+def test_a_strided_stem_halves_small_images_too_and_a_head_widens_the_features() -> None:
+    narrow, strided, headed = (create_backbone(f"resnet10-{name}", 3, 32) for name in ("narrow", "strided", "headed"))
+    sides = [net.forward_features(torch.zeros(1, 3, 32, 32)).shape[-1] for net in (narrow, strided, headed)]
+    assert sides == [4, 2, 4] and [net.num_features for net in (narrow, strided, headed)] == [256, 256, 1024]
+    assert parameters(strided) - parameters(narrow) == (16 - 9) * 3 * 32
+    assert parameters(headed) - parameters(narrow) == 256 * 1024 + 2 * 1024
+
+
 def test_a_module_of_ones_own_is_taken_as_it_is() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 7))
     assert create_backbone(net, 3, 8) is net

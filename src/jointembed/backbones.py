@@ -16,12 +16,19 @@ from torch import Tensor, nn
 SMALL_IMAGE = 64  # up to this side the papers give ResNets a 3x3 stride-1 stem and no max-pool
 
 
-def _narrow_resnet(blocks: tuple[int, int, int, int], width: int = 32) -> Callable[[int, int], nn.Module]:
-    """timm's ResNet with `width` channels after the stem, doubling thrice: one that two CPU cores can train."""
+def _narrow_resnet(
+    blocks: tuple[int, int, int, int], width: int = 32, strided: bool = False, head: int = 0
+) -> Callable[[int, int], nn.Module]:
+    """timm's ResNet with `width` channels after the stem, doubling thrice: one that two CPU cores can train.
+
+    `strided`: a 4 x 4 stem that halves even small images, for a quarter of the work. `head`: so many features, made by
+    a 1 x 1 convolution before pooling.
+    """
 
     def create(channels: int, image_size: int) -> nn.Module:
         from timm.models.resnet import BasicBlock, ResNet
 
+        small = image_size <= SMALL_IMAGE
         # timm ties the width after the stem to 64 unless the stem is "deep"; its convolutions are replaced just below.
         net: Any = ResNet(
             cast(Any, BasicBlock),
@@ -33,9 +40,14 @@ def _narrow_resnet(blocks: tuple[int, int, int, int], width: int = 32) -> Callab
             stem_width=width // 2,
             zero_init_last=False,  # with it, short trainings on shapes learned far less
         )
-        net.conv1 = nn.Conv2d(channels, width, 3, stride=1 if image_size <= SMALL_IMAGE else 2, padding=1, bias=False)
-        if image_size <= SMALL_IMAGE:
+        stride = 1 if small and not strided else 2
+        net.conv1 = nn.Conv2d(channels, width, 4 if strided else 3, stride, padding=1, bias=False)
+        if small:
             net.maxpool = nn.Identity()
+        if head:
+            wide = nn.Conv2d(8 * width, head, 1, bias=False)
+            nn.init.kaiming_normal_(wide.weight, mode="fan_out", nonlinearity="relu")
+            net.layer4.append(nn.Sequential(wide, nn.BatchNorm2d(head), nn.ReLU(inplace=True)))
         nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
         return net
 
@@ -71,6 +83,8 @@ def _four_convolutions(channels: int, image_size: int) -> nn.Module:
 SMALL: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet10-tiny": _narrow_resnet((1, 1, 1, 1), width=16),
     "resnet10-narrow": _narrow_resnet((1, 1, 1, 1)),
+    "resnet10-strided": _narrow_resnet((1, 1, 1, 1), strided=True),
+    "resnet10-headed": _narrow_resnet((1, 1, 1, 1), head=1024),
     "resnet18-narrow": _narrow_resnet((2, 2, 2, 2)),
     "vit-narrow": _small_vit,
     "conv4": _four_convolutions,
