@@ -53,11 +53,11 @@ def test_the_guard_remembers_fewer_images_than_dimensions() -> None:
     guard = EntropyGuard(16, decay=0.9).train()
     z = torch.randn(400, 16, generator=generator())
     for batch in z.split(8):
-        value = guard(batch)
+        value = guard(batch[None])
     assert abs(float(value)) < 4  # of the identity it is 0; of 8 images alone it would be below -30
     assert float(gaussian_entropy(z[:8])) < -30
     before = guard.memory.clone()
-    guard.eval()(z[:8])
+    guard.eval()(z[None, :8])
     assert guard.memory.equal(before)
 
 

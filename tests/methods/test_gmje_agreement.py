@@ -65,7 +65,7 @@ def test_entropy_insists_on_every_direction_and_sigreg_on_the_cloud() -> None:
     flat, point = z * (torch.arange(64) > 0), 0.01 * z
 
     def spread(guard: torch.nn.Module, z: torch.Tensor) -> float:
-        return float(copy.deepcopy(guard).train()(z)) / 64  # the same directions for all
+        return float(copy.deepcopy(guard).train()(z.unflatten(0, (2, -1)))) / 64  # the same directions for all
 
     sigreg, entropy_of = guard_for("sigreg", 64, 256), guard_for("entropy", 64, 256)
     assert spread(sigreg, z) == pytest.approx(-float(copy.deepcopy(sigreg.sigreg)(z[None])))
@@ -73,6 +73,20 @@ def test_entropy_insists_on_every_direction_and_sigreg_on_the_cloud() -> None:
     assert lost == pytest.approx(0.5 * math.log(float(z[:, 0].var(correction=0)) / 1e-4) / 64, rel=0.05)
     # One direction of 64 takes 1/64 of the variance from a random side; all of them take everything.
     assert abs(spread(sigreg, z) - spread(sigreg, flat)) < 0.01 * (spread(sigreg, z) - spread(sigreg, point))
+
+
+@pytest.mark.parametrize("name", ["gmje", "gmje-mdn"])
+@pytest.mark.parametrize("guard", ["sigreg", "entropy"])
+def test_the_same_views_twice_are_guarded_like_once(name: str, guard: str) -> None:
+    """SIGReg grows with its samples: were they not counted, four views would be pushed apart six times as hard."""
+    views = list(torch.randn(2, 16, 1, 8, 8, generator=torch.Generator().manual_seed(4)))
+
+    def spread(views: list[torch.Tensor]) -> float:
+        torch.manual_seed(0)
+        method = methods.create(name, create_backbone("conv4", 1, 8), guard=guard)
+        return float(method.train()(views, len(views))["spread"])
+
+    assert spread(views + views) == pytest.approx(spread(views), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", [Prototypes, OnlinePrototypes])

@@ -66,9 +66,7 @@ class GMJESMC(SphereMethod, name="gmje-smc"):
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         """Every view asks for the keys of every other global view."""
-        if len(views) < 2:
-            raise ValueError(f"views: expected at least two, got {len(views)}")
-        queries = self.on_sphere(encode_views(nn.Sequential(self.backbone, self.projector), views))  # (V, N, D)
+        queries = self.embed_views(views)  # (V, N, D)
         with torch.no_grad():
             keys = self.on_sphere(encode_views(self.average, views[:num_global]))
         pairs = [(i, j) for i in range(len(views)) for j in range(num_global) if i != j]

@@ -33,7 +33,7 @@ def gaussian_entropy(z: Tensor, memory: Tensor | None = None, jitter: float = 1e
 
 
 class EntropyGuard(nn.Module):
-    """`gaussian_entropy` with the memory kept here, a moving average over training batches.
+    """`gaussian_entropy` of embeddings (V, N, D) with the memory kept here, a moving average over training batches.
 
     Args:
         dim: D.
@@ -50,6 +50,7 @@ class EntropyGuard(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, z: Tensor) -> Tensor:
+        z = z.flatten(0, 1)
         if self.training:
             self.steps += 1
             # The plain mean at first: nothing of the identity it starts from is left after one batch.
@@ -59,7 +60,10 @@ class EntropyGuard(nn.Module):
 
 
 class SIGRegGuard(nn.Module):
-    """Minus SIGReg of embeddings (N, D), D times: per dimension it is the statistic itself.
+    """Minus SIGReg of the embeddings (V, N, D) of all views, D times: per dimension it is the statistic itself.
+
+    The statistic grows with the number of its samples, and is given as that of two views: a weight means the same
+    whatever V.
 
     Args:
         num_slices: random directions per step.
@@ -70,7 +74,7 @@ class SIGRegGuard(nn.Module):
         self.sigreg = SIGReg(num_slices=num_slices)
 
     def forward(self, z: Tensor) -> Tensor:
-        return -z.shape[1] * self.sigreg(z[None])
+        return -z.shape[-1] * 2 / len(z) * self.sigreg(z.flatten(0, 1))
 
 
 GUARDS = ("sigreg", "entropy")

@@ -193,10 +193,11 @@ class GMJEMDN(SphereMethod, name="gmje-mdn"):
         self.weight, self.departure, self.balance = weight, departure, balance
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
-        context, target = self.pairs(views, num_global)
+        z = self.embed_views(views)
+        context, target = self.pairs(z, num_global)
         weights, means, scales = self.network.parts(context)
         conditional = GaussianMixture.diagonal(weights, means, scales.square(), validate_args=False)
-        spread = self.guard(context)  # of the targets too: they are the same embeddings in another order
+        spread = self.guard(z)  # for contexts and targets alike: they are the same embeddings, paired
         terms = mdn_loss(context, target, conditional, self.weight, lambda _: spread, self.departure, self.balance)
         with torch.no_grad():
             usage = mean_over_ranks(conditional.responsibilities(target).mean(0), len(target))  # (K,)

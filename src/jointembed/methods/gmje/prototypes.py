@@ -145,13 +145,14 @@ class GMJE(SphereMethod, name="gmje"):
         self.joint: Tensor | None = None  # this step's joint embeddings of all ranks, for what follows the step
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
-        context, target = self.pairs(views, num_global)
+        z = self.embed_views(views)
+        context, target = self.pairs(z, num_global)
         joint = torch.cat([context, target], -1).detach().unflatten(0, (-1, len(views[0])))  # (P, N, 2 D)
         self.joint = gather_rows(joint, 1)[0].flatten(0, 1)
         if not self.prototypes.usage.any():
             self.prototypes.follow(self.joint)
         mixture = self.prototypes()
-        spread = self.guard(context)  # of the targets too: they are the same embeddings in another order
+        spread = self.guard(z)  # for contexts and targets alike: they are the same embeddings, paired
         terms = prototype_loss(context, target, mixture, self.weight, lambda _: spread)
         with torch.no_grad():
             sigma = mixture.covariances.diagonal(dim1=-2, dim2=-1).mean().sqrt()

@@ -36,15 +36,19 @@ class SphereMethod(Method):
         """Projections scaled to the radius, in float32."""
         return self.radius * nn.functional.normalize(at_least_float32(projected), dim=-1)
 
-    def pairs(self, views: list[Tensor], num_global: int) -> tuple[Tensor, Tensor]:
+    def embed_views(self, views: list[Tensor]) -> Tensor:
+        """Embeddings (V, N, D) of V views."""
+        if len(views) < 2:
+            raise ValueError(f"views: expected at least two, got {len(views)}")
+        return self.on_sphere(encode_views(nn.Sequential(self.backbone, self.projector), views))
+
+    @staticmethod
+    def pairs(z: Tensor, num_global: int) -> tuple[Tensor, Tensor]:
         """Contexts and targets (P N, D): all pairs of views with a global one, in both orders.
 
         Which of two views is the context is arbitrary, and so the density learns to be symmetric.
         """
-        if len(views) < 2:
-            raise ValueError(f"views: expected at least two, got {len(views)}")
-        z = self.on_sphere(encode_views(nn.Sequential(self.backbone, self.projector), views))  # (V, N, D)
-        chosen = [(i, j) for i in range(len(views)) for j in range(len(views)) if i != j and min(i, j) < num_global]
+        chosen = [(i, j) for i in range(len(z)) for j in range(len(z)) if i != j and min(i, j) < num_global]
         first, second = torch.tensor(chosen, device=z.device).T
         return z[first].flatten(0, 1), z[second].flatten(0, 1)
 
