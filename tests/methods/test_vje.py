@@ -272,7 +272,33 @@ def test_local_views_explain_and_are_not_explained():
         method(views, 2)["loss"].backward()
     finally:
         methods.vje.directed_terms = original
-    assert len(seen) == 2 * 1 + 2 * 2
+    (targets,) = seen  # all directions at once
+    assert len(targets) == 2 * 1 + 2 * 2
+
+
+def test_four_views_are_the_mean_of_their_twelve_directions():
+    """Without noise, so that the directions can be computed one by one."""
+    torch.manual_seed(0)
+    method = tiny_vje().eval()
+    views = [torch.randn(5, 1, 8, 8) for _ in range(4)]
+    with torch.no_grad():
+        z = torch.stack([method.projector(method.backbone(view)) for view in views])
+        posterior = method.inference(z)
+    one = torch.full_like(z[0], 1e-6)  # a posterior that says its mean
+
+    class Sure(torch.nn.Module):
+        def forward(self, z):
+            return torch.distributions.Normal(posterior.loc, one.expand_as(posterior.loc))
+
+    method.inference = Sure()
+    found = method(views, 4)
+    for name in ("direction", "radius", "kl"):
+        each = [
+            vje_loss(z[i], z[j], *(torch.distributions.Normal(posterior.loc[k], one) for k in (i, j)), df=method.df)[name]
+            for i in range(4)
+            for j in range(i)
+        ]  # both directions of six pairs
+        assert float(found[name]) == pytest.approx(float(torch.stack(each).mean()), rel=1e-4), name
 
 
 REGIMES = {  # the paper's Table 7, after seconds: (least mean, most mean, least CV, most CV) of the posterior variance

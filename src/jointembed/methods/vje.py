@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 from jointembed.distributions import MultivariateStudentT, PolarStudentT
 
 from .base import Method, at_least_float32, encode_views, feature_dim
-from .stacks import average
+from .stacks import average, directed_pairs
 from .teacher import moving_average
 
 TERMS = ("direction", "radius", "kl")
@@ -76,10 +76,10 @@ def vje_loss(
 
 
 def directed_terms(target: Tensor, posterior: Normal, df: float, likelihood: str, samples: int) -> dict[str, Tensor]:
-    """One direction: how well samples of a posterior explain the other view's embedding, and its KL to the prior."""
+    """How well samples of posteriors (..., D) explain other views' embeddings (..., D), and their KL to the prior."""
     posterior = _normal(posterior)
     variance = posterior.variance
-    s = posterior.rsample(torch.Size([samples]))  # (S, N, D)
+    s = posterior.rsample(torch.Size([samples]))  # (S, ..., D)
     kl = 0.5 * (variance + posterior.mean.square() - 1 - variance.log()).sum(-1).mean()
     if likelihood == "polar":
         polar = PolarStudentT(s, variance, df, validate_args=False)
@@ -228,15 +228,14 @@ class VJE(Method, name="vje"):
             raise ValueError(f"views: expected at least two, got {len(views)}")
         z = encode_views(nn.Sequential(self.backbone, self.projector), views)  # (V, N, D)
         posterior = self.inference(z)
-        posteriors = [Normal(m, s, validate_args=False) for m, s in zip(posterior.loc, posterior.scale, strict=True)]
         targets = z[:num_global] if self.target == "attached" else z[:num_global].detach()
         if self.average is not None:
             with torch.no_grad():
                 targets = encode_views(self.average, views[:num_global])
-        pairs = [(i, j) for i in range(len(views)) for j in range(num_global) if i != j]
-        options = (self.df, self.likelihood, self.samples)
-        directions = [directed_terms(targets[j], posteriors[i], *options) for i, j in pairs]
-        loss = _total(directions, z.shape[1], self.beta, self.terms)
+        first, second = torch.tensor(directed_pairs(len(views), num_global), device=z.device).T
+        inferred = Normal(posterior.loc[first], posterior.scale[first], validate_args=False)  # (P, N, D)
+        directions = directed_terms(targets[second], inferred, self.df, self.likelihood, self.samples)
+        loss = _total([directions], z.shape[1], self.beta, self.terms)
         return loss | {"variance": posterior.variance.detach().mean()}
 
     def encode(self, images: Tensor) -> dict[str, Tensor]:
