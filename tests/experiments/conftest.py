@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from jointembed.data import render_shapes
-from jointembed.experiments import cifar10_table, gmje_bank, gmje_cifar10, lejepa_selection, vje_ablation
+from jointembed.experiments import (
+    cifar10_rates,
+    cifar10_search,
+    cifar10_table,
+    gmje_bank,
+    gmje_cifar10,
+    lejepa_selection,
+    vje_ablation,
+)
 
 
 @pytest.fixture
@@ -31,6 +39,7 @@ def cells(monkeypatch):
         done.extend(found)
         return found
 
-    for module in (cifar10_table, gmje_bank, gmje_cifar10, lejepa_selection, vje_ablation):
+    modules = (cifar10_rates, cifar10_search, cifar10_table, gmje_bank, gmje_cifar10, lejepa_selection, vje_ablation)
+    for module in modules:
         monkeypatch.setattr(module, "run_cells", run_here)
     return done

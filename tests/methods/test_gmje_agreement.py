@@ -84,7 +84,7 @@ def test_the_same_views_twice_are_guarded_like_once(name: str, guard: str) -> No
     def spread(views: list[torch.Tensor]) -> float:
         torch.manual_seed(0)
         method = methods.create(name, create_backbone("conv4", 1, 8), guard=guard)
-        return float(method.train()(views, len(views))["spread"])
+        return float(method.train()(views, len(views))["spread"].detach())
 
     assert spread(views + views) == pytest.approx(spread(views), rel=1e-4)
 

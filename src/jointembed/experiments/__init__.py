@@ -6,7 +6,9 @@ from typing import Any
 
 EXPERIMENTS = {
     "cifar10-table": "every method on CIFAR-10, the same minutes each: the table grows row by row",
-    "cifar10-flagship": "recipes for CIFAR-10 in 90 minutes on two cores; so far one, not tuned yet",
+    "cifar10-rates": "the learning rate that each method of this table was given",
+    "cifar10-flagship": "recipes for CIFAR-10 on two cores: LeJEPA, VJE and GMJE beside the GMJE paper's GPU runs",
+    "cifar10-search": "the short trials that these recipes were chosen by",
     "lejepa-cifar10": "LeJEPA with the narrow ResNet-10 on CIFAR-10, 15 epochs",
     "lejepa-selection": "LeJEPA, Figures 10 and 11: which run is best, without labels",
     "lejepa-stability": "LeJEPA, Tables 1, 4 and 7: how much each setting matters",

@@ -49,7 +49,7 @@ def run(
 
     Args:
         data: CIFAR-10 as an .npz.
-        recipe: cifar10-lejepa, so far the only one.
+        recipe: cifar10-lejepa, cifar10-vje or cifar10-gmje.
         out: the run folder; by default runs/ and the recipe's name.
         results: where the table goes.
         epochs: other than the recipe's.
