@@ -24,6 +24,7 @@ BASE: dict[str, Any] = {
 LEJEPA: dict[str, Any] = {"weight": 0.03, "num_slices": 256}
 GJE: dict[str, Any] = {"method": "gje"}
 GMJE: dict[str, Any] = {"method": "gmje"}
+MDN: dict[str, Any] = {"method": "gmje-mdn", "num_global": 4, "epochs": 3, "lr": 5e-3}
 VJE: dict[str, Any] = {"method": "vje", "batch_size": 32}
 STRONG = {**BASE["view_options"], "jitter_strength": [0.4, 0.4, 0.4, 0.1]}
 TRIALS: dict[str, dict[str, Any]] = {
@@ -47,7 +48,10 @@ TRIALS: dict[str, dict[str, Any]] = {
     "GMJE, 1,024 features, learning rate 5e-3": GMJE | {"backbone": "resnet10-headed", "lr": 5e-3},
     "VJE, 4 views": VJE | {"num_global": 4, "epochs": 3},
     "GMJE, 4 views, learning rate 5e-3": GMJE | {"num_global": 4, "epochs": 3, "lr": 5e-3},
-    "GMJE-MDN, 4 views, learning rate 5e-3": GMJE | {"method": "gmje-mdn", "num_global": 4, "epochs": 3, "lr": 5e-3},
+    "GMJE-MDN, 4 views, learning rate 5e-3": MDN,
+    "GMJE-MDN, 4 views, learning rate 5e-3, 1,024 features": MDN | {"backbone": "resnet10-headed"},
+    "VJE, 4 views, 1,024 features, projected to 256": VJE
+    | {"num_global": 4, "epochs": 3, "backbone": "resnet10-headed", "projector": 256},
 }
 
 
