@@ -41,6 +41,7 @@ def files(folder: Path) -> list[str]:
 @pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.soak), "fsdp"])
 def test_two_processes_train_the_weights_of_one_with_twice_the_batch(tmp_path: Path, strategy: str) -> None:
     run(Path(__file__).with_name("train_digits.py"), tmp_path, 2, 64, strategy)
+    assert [(tmp_path / f"parted-{rank}").read_text() for rank in range(2)] == [str(strategy == "ddp")] * 2
     alone = train(tmp_path / "alone", 1, 128)
     for name in METHODS:
         first, second = (torch.load(tmp_path / f"{name}-{rank}.pt") for rank in range(2))

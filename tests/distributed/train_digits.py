@@ -1,5 +1,6 @@
 """Trains on the digits in several processes and keeps what each got: `train_digits.py OUT DEVICES BATCH STRATEGY`."""
 
+import atexit
 import os
 import sys
 from pathlib import Path
@@ -56,7 +57,9 @@ def train(out: Path, devices: int, batch_size: int, strategy: str = "auto") -> d
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    folder, rank = Path(sys.argv[1]), os.environ.get("LOCAL_RANK", 0)
+    # Registered before, called after what the training registers.
+    atexit.register(lambda: (folder / f"parted-{rank}").write_text(str(not torch.distributed.is_initialized())))
     for name, model in train(folder, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]).items():
         kept = {"state": model.method.state_dict(), "reference": model.reference}
-        torch.save(kept, folder / f"{name}-{os.environ.get('LOCAL_RANK', 0)}.pt")
+        torch.save(kept, folder / f"{name}-{rank}.pt")

@@ -1,12 +1,16 @@
 """What `train` sees to where there are several processes."""
 
+import atexit
 import logging
 
 import lightning as L
 from lightning.pytorch.utilities import rank_zero_only
+from torch import distributed
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from jointembed.model import Model
+
+from .sharding import FullySharded
 
 log = logging.getLogger("jointembed")
 
@@ -35,7 +39,18 @@ def warn_of_batch_norm(model: Model, trainer: L.Trainer) -> None:
 
 
 def share(model: Model, trainer: L.Trainer) -> None:
-    """Give all ranks what the first has found."""
+    """Give all ranks what the first has found; the last thing that they have to say to each other."""
     if trainer.world_size > 1:
         state, model.reference = trainer.strategy.broadcast((model.method.state_dict(), model.reference))
         model.method.load_state_dict(state)
+        if not isinstance(trainer.strategy, FullySharded):  # whose weights hold on to their groups
+            atexit.register(leave)
+
+
+def leave() -> None:
+    """Part from the other ranks when the interpreter ends, while there is one.
+
+    Lightning does so with NCCL only. Gloo's threads, when they outlive it, may abort a process that has done its work.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
