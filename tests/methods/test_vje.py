@@ -288,13 +288,13 @@ def test_four_views_are_the_mean_of_their_twelve_directions():
 
     class Sure(torch.nn.Module):
         def forward(self, z):
-            return torch.distributions.Normal(posterior.loc, one.expand_as(posterior.loc))
+            return Normal(posterior.loc, one.expand_as(posterior.loc))
 
     method.inference = Sure()
     found = method(views, 4)
     for name in ("direction", "radius", "kl"):
         each = [
-            vje_loss(z[i], z[j], *(torch.distributions.Normal(posterior.loc[k], one) for k in (i, j)), df=method.df)[name]
+            vje_loss(z[i], z[j], *(Normal(posterior.loc[k], one) for k in (i, j)), df=method.df)[name]
             for i in range(4)
             for j in range(i)
         ]  # both directions of six pairs
