@@ -9,7 +9,7 @@ import torch
 
 import jointembed as je
 from jointembed.data import render_shapes
-from jointembed.experiments import cifar10_search
+from jointembed.experiments import cifar10_search, small
 from jointembed.experiments.small import parts
 
 
@@ -38,8 +38,8 @@ def test_the_table_has_what_was_run_and_says_what_was_not(many, tmp_path, cells,
         seen.append(source.batch(torch.arange(len(source))))
         return trained(source, method, **training)
 
-    trained = cifar10_search.trained
-    monkeypatch.setattr(cifar10_search, "trained", note)
+    trained = small.trained
+    monkeypatch.setattr(small, "trained", note)
     kept = str(tmp_path / "kept.json")
     cifar10_search.run(many, str(tmp_path), 100, ("two",), kept, changes=smallest | {"epochs": 1})
     one, two = json.loads((tmp_path / "cifar10-search.json").read_text())["rows"]

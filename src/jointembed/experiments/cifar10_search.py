@@ -5,11 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jointembed.training import Diverged
-
 from .cells import key_of, remembered, run_cells, spent
 from .results import command, write_results
-from .small import accuracies, parts, rounded, trained
+from .small import features, rounded
 
 PROBED = 10_000  # training images that k-NN and linear probe see: enough to rank trials
 # Every trial begins here and says what it changes: 450,000 views of 16 pixels.
@@ -94,15 +92,7 @@ def run(
 
 def search_cell(data: str, images: int, method: str, **training: Any) -> dict[str, Any]:
     """One trial."""
-    source, test = parts(data, images, held_out=True)
-    began = time.perf_counter()
-    try:
-        model, _ = trained(source, method, **training)
-    except Diverged as error:
-        return {"diverged": str(error)}
-    minutes = (time.perf_counter() - began) / 60
-    few = source.subset(range(min(PROBED, len(source))))
-    return accuracies(model, few, test) | {"minutes": minutes}
+    return features(data, images, True, method, PROBED, **training)
 
 
 def row(name: str, trial: dict[str, Any], found: dict[str, Any] | None) -> dict[str, Any]:

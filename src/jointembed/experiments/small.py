@@ -44,8 +44,13 @@ def trained(source: Source, method: str, **training: Any) -> tuple[Model, list[d
     return model, [{name: float(value) for name, value in row.items() if value} for row in rows]
 
 
-def features(data: str, images: int, held_out: bool, method: str = "vje", **training: Any) -> dict[str, Any]:
-    """k-NN and linear accuracy of the features, and mean and coefficient of variation of a posterior variance."""
+def features(
+    data: str, images: int, held_out: bool, method: str = "vje", probed: int | None = None, **training: Any
+) -> dict[str, Any]:
+    """k-NN and linear accuracy of the features, and mean and coefficient of variation of a posterior variance.
+
+    `probed`: at most so many training images are shown to k-NN and the linear probe.
+    """
     source, test = parts(data, images, held_out)
     began = time.perf_counter()
     try:
@@ -53,7 +58,8 @@ def features(data: str, images: int, held_out: bool, method: str = "vje", **trai
     except Diverged as error:
         return {"diverged": str(error)}
     minutes = (time.perf_counter() - began) / 60
-    found = accuracies(model, source, test) | {"minutes": minutes}
+    few = source if probed is None else source.subset(range(min(probed, len(source))))
+    found = accuracies(model, few, test) | {"minutes": minutes}
     if "variance" in model.method.spaces:
         variance = model.embed(test, "variance")
         found |= {"variance": float(variance.mean()), "cv": float((variance.std(1) / variance.mean(1)).mean())}
