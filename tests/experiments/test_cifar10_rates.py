@@ -1,4 +1,4 @@
-"""Learning rates of the table: three tried for each method, on held-out images, and the best one named."""
+"""Learning rates of the table: two tried for each method, on held-out images, and the best one named."""
 
 import json
 from math import log
@@ -8,16 +8,8 @@ import pytest
 from jointembed.experiments import cifar10_rates, cifar10_table
 
 
-@pytest.mark.parametrize(
-    ("peak", "tried", "best"),
-    [
-        (1e-4, ["1e-3", "2e-3", "5e-3"], "0.001"),
-        (2.1e-3, ["1e-3", "2e-3", "5e-3"], "0.002"),
-        (4.9e-3, ["2e-3", "5e-3", "1e-2"], "0.005"),
-        (1.0, ["2e-3", "5e-3", "1e-2"], "0.01"),
-    ],
-)
-def test_the_search_goes_towards_the_better_rate(peak, tried, best, tmp_path, cells, monkeypatch) -> None:
+@pytest.mark.parametrize(("peak", "best"), [(1e-4, "0.002"), (2.1e-3, "0.002"), (4.9e-3, "0.005"), (1.0, "0.005")])
+def test_the_better_rate_is_chosen(peak, best, tmp_path, cells, monkeypatch) -> None:
     def peaked(lr, **settings):
         accuracy = 50 - abs(log(lr / peak))
         return {"lr": lr, "linear": accuracy, "knn": accuracy - 5, "minutes": 1.0, **settings}
@@ -25,11 +17,10 @@ def test_the_search_goes_towards_the_better_rate(peak, tried, best, tmp_path, ce
     monkeypatch.setattr(cifar10_rates, "search_cell", peaked)
     cifar10_rates.run("some.npz", str(tmp_path), only=("vje",), kept=str(tmp_path / "kept.json"))
     (row,) = json.loads((tmp_path / "cifar10-rates.json").read_text())["rows"]
-    assert sorted({cell["lr"] for cell in cells}) == [float(rate) for rate in tried] and row["best"] == best
+    assert [cell["lr"] for cell in cells] == [2e-3, 5e-3] and row["best"] == best
     assert {cell["batch_size"] for cell in cells} == {cifar10_table.SETTINGS["vje"]["batch_size"]}  # the table's own
     for rate in cifar10_rates.RATES:
-        expected = f"{50 - abs(log(rate / peak)):.1f}" if f"{rate:g}" in [f"{float(t):g}" for t in tried] else "-"
-        assert row[f"{rate:g}"] == expected
+        assert row[f"{rate:g}"] == f"{50 - abs(log(rate / peak)):.1f}"
 
 
 def test_a_rate_that_diverges_is_not_chosen(tmp_path, cells, monkeypatch) -> None:

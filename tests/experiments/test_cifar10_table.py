@@ -51,6 +51,19 @@ def test_longer_budgets_buy_more_epochs(shapes, monkeypatch, smallest) -> None:
     assert bought == [1, 3, 10]
 
 
+def test_a_method_is_as_fast_as_its_middle_epoch(shapes, monkeypatch) -> None:
+    """The first one starts up, and after the last one the features are looked at: neither is the speed of training."""
+
+    def clocked(source, method, epochs, **training):
+        assert epochs == 3
+        return None, [{"minutes": minutes} for minutes in (1.0, 1.5, 9.0)]
+
+    monkeypatch.setattr(cifar10_table, "trained", clocked)
+    source, _ = cifar10_table.parts(shapes, 300, False)
+    assert cifar10_table.images_per_second(source, "lejepa", batch_size=3) == pytest.approx(180 / 30)
+    assert cifar10_table.images_per_second(source, "lejepa", batch_size=128) == pytest.approx(300 / 30)
+
+
 def test_unknown_methods_are_named_before_any_work(shapes, tmp_path) -> None:
     with pytest.raises(ValueError, match="method: expected one of simclr"):
         cifar10_table.run(shapes, str(tmp_path), only=("simclr", "simcrl"))

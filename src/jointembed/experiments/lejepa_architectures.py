@@ -10,7 +10,7 @@ from jointembed._files import atomic
 from jointembed.model import Model
 from jointembed.training import Diverged
 
-from .cells import run_cells
+from .cells import run_cells, spent
 from .results import command, write_results
 from .small import accuracies, parts, rounded, trained
 
@@ -50,7 +50,7 @@ def run(
     epochs: int = 6,
     size: int = 64,
     names: tuple[str, ...] = NAMES,
-    kept: str = "runs/lejepa-architectures.json",
+    kept: str = "results/lejepa-architectures-rows.json",
     jobs: int | None = None,
     changes: dict[str, Any] | None = None,
 ) -> None:
@@ -80,9 +80,8 @@ def run(
         f"{LARGEST:g} M parameters: {images:,} images of CIFAR-10 at {size} px, {epochs} epochs, no setting changed "
         f"(paper, linear: {PAPER} % of ImageNet-10)"
     )
-    write_results(
-        Path(results), "lejepa-architectures", title, rows, command(run, arguments), time.perf_counter() - began
-    )
+    seconds = spent(began, found.values(), jobs)
+    write_results(Path(results), "lejepa-architectures", title, rows, command(run, arguments), seconds)
     draw(found, Path(results) / "lejepa-architectures.png")
 
 

@@ -48,7 +48,7 @@ def run(
     draws: int = 3,
     passes: int = 40,
     rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3),
-    kept: str = "runs/lejepa-in-domain.json",
+    kept: str = "results/lejepa-in-domain-rows.json",
     jobs: int | None = None,
     changes: dict[str, Any] | None = None,
 ) -> None:

@@ -32,7 +32,7 @@ def run(
     data: str = "cifar10.npz",
     results: str = "results",
     images: int = 10_000,
-    kept: str = "runs/lejepa-selection.json",
+    kept: str = "results/lejepa-selection-rows.json",
     jobs: int | None = None,
     changes: dict[str, Any] | None = None,
 ) -> None:
