@@ -64,6 +64,27 @@ def test_a_method_is_as_fast_as_its_middle_epoch(shapes, monkeypatch) -> None:
     assert cifar10_table.images_per_second(source, "lejepa", batch_size=128) == pytest.approx(300 / 30)
 
 
+def test_a_measure_that_orders_methods_as_labels_do_has_a_correlation_of_one() -> None:
+    names = ("rank_me", "lidar", "alpha_req", "isotropy", "uniformity", "alignment")
+    rows = [
+        # Rank rises with accuracy, isotropy falls; alpha is nearest to 1 in the middle; less alignment is better.
+        {"linear": 50.0 + at, "knn": 40.0 - at, **dict.fromkeys(names, 1.0 + at)}
+        | {"isotropy": 9.0 - at, "alpha_req": 1 + abs(at - 2), "alignment": 9.0 - at, "uniformity": -at}
+        for at in range(5)
+    ]
+    found = {row["measure"]: row for row in cifar10_table.proxies(rows)}
+    for name, linear, picked in (
+        ("RankMe", "+1.00", "54.0"),
+        ("isotropy", "-1.00", "50.0"),
+        ("alignment", "+1.00", "54.0"),
+        ("uniformity", "+1.00", "54.0"),
+        ("alpha-ReQ, |alpha - 1|", "+0.00", "52.0"),
+    ):
+        assert found[name]["Spearman with linear accuracy"].replace("-0.00", "+0.00") == linear, name
+        assert found[name]["linear % of the method it picks"] == picked
+    assert found["RankMe"]["with k-NN accuracy"] == "-1.00" and found["LiDAR"]["best there is"] == "54.0"
+
+
 def test_unknown_methods_are_named_before_any_work(shapes, tmp_path) -> None:
     with pytest.raises(ValueError, match="method: expected one of simclr"):
         cifar10_table.run(shapes, str(tmp_path), only=("simclr", "simcrl"))

@@ -2,16 +2,17 @@
 
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from scipy.stats import spearmanr
 
 from jointembed import methods
 from jointembed._files import atomic
 from jointembed.data import Source
-from jointembed.evaluation import few_shot, knn_accuracy, linear_accuracy, one_class
-from jointembed.metrics import rank_me
+from jointembed.evaluation import feature_geometry, few_shot, knn_accuracy, linear_accuracy, one_class
 from jointembed.training import Diverged
 
 from .cells import key_of, remembered, run_cells, spent
@@ -33,6 +34,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 ONE_CLASS = (0, 5)  # aeroplane and dog
 CALIBRATION = 60  # steps that say how fast a method is
+FEWEST = 8  # rows that a rank correlation over methods is worth showing of
+# What `jointembed select` can rank runs by, turned so that more is better, and alignment for comparison.
+PROXIES: dict[str, Callable[[dict[str, float]], float]] = {
+    "RankMe": lambda ours: ours["rank_me"],
+    "LiDAR": lambda ours: ours["lidar"],
+    "alpha-ReQ, |alpha - 1|": lambda ours: -abs(ours["alpha_req"] - 1),
+    "isotropy": lambda ours: ours["isotropy"],
+    "uniformity": lambda ours: -ours["uniformity"],
+    "alignment": lambda ours: -ours["alignment"],
+}
 
 
 def run(
@@ -79,7 +90,12 @@ def run(
     )
     seconds = spent(began, found.values(), jobs=1)
     write_results(Path(results), "cifar10-table", title, rows, command(run, arguments), seconds)
-    draw(found, Path(results) / "cifar10-table.png")
+    finite = {name: ours for name, ours in found.items() if "diverged" not in ours}
+    draw(finite, Path(results) / "cifar10-table.png")
+    if len(finite) >= FEWEST:
+        title = f"Do measures without labels tell which of {len(finite)} methods on CIFAR-10 has the best features?"
+        rows = proxies(list(finite.values()))
+        write_results(Path(results), "cifar10-table-proxies", title, rows, command(run, arguments), seconds)
 
 
 def table_cell(
@@ -110,8 +126,8 @@ def table_cell(
         "ten_shot_std": 100 * shots.std,
         "auroc": detected.summary()[best]["auroc"],
         "score": best,
-        "rank_me": rank_me(z_test),
         "gigabytes": memory,
+        **feature_geometry(model, test),
     }
 
 
@@ -141,11 +157,27 @@ def row(name: str, found: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
+def proxies(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rank correlation of each measure with linear and k-NN accuracy over the methods, and the method it picks."""
+    linear, knn = ([ours[name] for ours in rows] for name in ("linear", "knn"))
+    values = {name: [measure(ours) for ours in rows] for name, measure in PROXIES.items()}
+    return [
+        {
+            "measure": name,
+            "Spearman with linear accuracy": f"{spearmanr(ours, linear).statistic:+.2f}",
+            "with k-NN accuracy": f"{spearmanr(ours, knn).statistic:+.2f}",
+            "linear % of the method it picks": rounded(linear[ours.index(max(ours))], 1),
+            "best there is": rounded(max(linear), 1),
+        }
+        for name, ours in values.items()
+    ]
+
+
 def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
     """Linear and k-NN accuracy, best first."""
     from matplotlib.figure import Figure
 
-    ranked = sorted((name for name in found if "linear" in found[name]), key=lambda name: found[name]["linear"])
+    ranked = sorted(found, key=lambda name: found[name]["linear"])
     figure = Figure(figsize=(8, 1 + 0.3 * len(ranked)), layout="constrained")
     axis = figure.subplots()
     for column, label, shift in (("linear", "linear", 0.2), ("knn", "k-NN", -0.2)):
