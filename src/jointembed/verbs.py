@@ -96,7 +96,7 @@ def select(
     Args:
         runs: the run folders.
         criterion: lejepa (training loss / lambda^0.4, for LeJEPA runs), or a measure of the features of data: rank_me,
-            effective_rank, lidar, alpha_req, isotropy, uniformity. By default lejepa for LeJEPA runs and rank_me for
+            effective_rank, lidar, alpha_req, isotropy, uniformity. By default lejepa for LeJEPA runs and uniformity for
             others, which are then ranked apart.
         data: images, labels unused: a folder, an .npz or .npy file, or the name of a data set; lejepa needs none.
         images: at most so many of them.

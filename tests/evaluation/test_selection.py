@@ -9,7 +9,7 @@ from untrained import write_run
 import jointembed as je
 from jointembed.data import open_source
 from jointembed.evaluation import embed_views, select
-from jointembed.metrics import alpha_req, lidar, rank_me
+from jointembed.metrics import alpha_req, lidar, rank_me, uniformity
 
 SAME = {"data": "digits", "batch_size": 128, "epochs": 2}
 
@@ -75,12 +75,15 @@ def test_other_methods_are_ranked_by_their_features(others: list[Path], images: 
         value = [lidar(embed_views(model, open_source(images), 10)) for model in models]
     elif criterion == "alpha_req":
         value = [abs(alpha_req(model.embed(images)) - 1) for model in models]
-    else:
+    elif criterion == "rank_me":
         value = [rank_me(model.embed(images)) for model in models]
-    best_first = sorted(range(3), key=lambda i: value[i] if criterion == "alpha_req" else -value[i])
+    else:
+        value = [uniformity(model.embed(images)) for model in models]
+    lower_is_better = criterion in ("auto", "alpha_req")
+    best_first = sorted(range(3), key=lambda i: value[i] if lower_is_better else -value[i])
     assert [row["run"] for row in found.rows] == [str(others[i]) for i in best_first]
     assert [row["value"] for row in found.rows] == pytest.approx([value[i] for i in best_first])
-    assert {row["criterion"] for row in found.rows} == {"rank_me" if criterion == "auto" else criterion}
+    assert {row["criterion"] for row in found.rows} == {"uniformity" if criterion == "auto" else criterion}
     assert found.notes == []
 
 
@@ -90,9 +93,9 @@ def test_two_criteria_give_two_rankings_and_a_note(tmp_path: Path, others: list[
     assert [(row["run"], row["criterion"], row["rank"]) for row in found.rows] == [
         (str(b), "lejepa", 1),
         (str(a), "lejepa", 2),
-        (str(others[0]), "rank_me", 1),
+        (str(others[0]), "uniformity", 1),
     ]
-    assert "ranked apart, by lejepa and by rank_me: their values cannot be compared" in found.notes[0]
+    assert "ranked apart, by lejepa and by uniformity: their values cannot be compared" in found.notes[0]
 
 
 def test_one_criterion_for_all_methods_is_one_ranking_with_a_warning(

@@ -1,6 +1,7 @@
 """The table of all methods: a row for each, filled when it was run."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,13 @@ def test_the_table_fills_the_rows_that_were_run_and_says_which_were_not(shapes, 
     assert 1 <= cell["rank_me"] <= 128 and cell["gigabytes"] > 0.1 and 0 <= cell["auroc"] <= 1
     assert {row["epochs"] for row in rows.values()} == {"not run yet"}
     assert {row["linear %"] for row in rows.values()} == {"-"}
+
+
+def test_every_method_has_the_learning_rate_that_was_best_on_held_out_images() -> None:
+    kept = Path(__file__).parents[2] / "results" / "cifar10-rates.json"
+    best = {row["method"]: float(row["best"]) for row in json.loads(kept.read_text())["rows"]}
+    settings = {name: cifar10_table.SHARED | cifar10_table.SETTINGS.get(name, {}) for name in methods.names()}
+    assert {name: ours["lr"] for name, ours in settings.items()} == best
 
 
 def test_longer_budgets_buy_more_epochs(shapes, monkeypatch, smallest) -> None:

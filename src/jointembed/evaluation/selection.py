@@ -51,6 +51,7 @@ PROXIES = {
     "uniformity": Proxy(uniformity, False),
 }
 CRITERIA = ("auto", "lejepa", *PROXIES)
+OTHERS = "uniformity"  # the best of these over short trainings; measures of rank had the worst runs first there
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,15 @@ def select(
     "lejepa" is the paper's criterion for LeJEPA runs, the training loss of the last epoch / lambda^0.4, lower is
     better; it needs no images. The others measure the features of `data`: "rank_me", "effective_rank", "lidar" and
     "isotropy", higher is better, "uniformity" and "alpha_req", here |alpha - 1|, lower is better. A high rank is
-    necessary for good features rather than enough: compare runs of one method on one backbone.
+    necessary for good features rather than enough, and highest of all before a network has learned: compare runs of
+    one method on one backbone, and of one length.
 
     Runs are ranked among those with the same criterion only.
 
     Args:
         runs: run folders, each once.
-        criterion: one of these names, for all runs; "auto" takes "lejepa" for LeJEPA and "rank_me" for other methods,
-            which gives two rankings where there are both.
+        criterion: one of these names, for all runs; "auto" takes "lejepa" for LeJEPA and "uniformity" for other
+            methods, which gives two rankings where there are both.
         data: images, labels unused; not needed for "lejepa".
         images: at most so many of them; "lidar" takes at most 1,000 with ten views each.
         space: which embedding is measured; by default the methods' features.
@@ -128,7 +130,7 @@ def _configs(runs: Sequence[str | Path]) -> dict[Path, Config]:
 def _criterion_of(config: Config, criterion: str) -> str:
     if criterion != "auto":
         return criterion
-    return "lejepa" if config.method == "lejepa" else "rank_me"
+    return "lejepa" if config.method == "lejepa" else OTHERS
 
 
 def _check_runs(configs: dict[Path, Config], chosen: dict[Path, str], data: Any) -> None:
@@ -194,7 +196,7 @@ def _notes(configs: dict[Path, Config], chosen: dict[Path, str]) -> list[str]:
     if len(criteria) > 1:
         notes.append(
             f"ranked apart, by {' and by '.join(criteria)}: their values cannot be compared; "
-            "give one criterion, such as rank_me, to rank all runs by it"
+            f"give one criterion, such as {OTHERS}, to rank all runs by it"
         )
     for name in criteria:
         group = {run: configs[run] for run, its in chosen.items() if its == name}
