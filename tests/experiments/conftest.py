@@ -5,9 +5,10 @@ import pytest
 
 from jointembed.data import render_shapes
 from jointembed.experiments import (
+    cells as cells_module,
+)
+from jointembed.experiments import (
     cifar10_rates,
-    cifar10_search,
-    cifar10_table,
     gmje_bank,
     gmje_cifar10,
     lejepa_selection,
@@ -34,12 +35,11 @@ def cells(monkeypatch):
     """Cells run in this process: their arguments and results."""
     done = []
 
-    def run_here(function, arguments, kept, jobs=None, threads=1):
+    def run_here(function, arguments, kept, jobs=None, threads=1, fresh=False):
         found = [one | function(**one) for one in arguments]
         done.extend(found)
         return found
 
-    modules = (cifar10_rates, cifar10_search, cifar10_table, gmje_bank, gmje_cifar10, lejepa_selection, vje_ablation)
-    for module in modules:
+    for module in (cells_module, cifar10_rates, gmje_bank, gmje_cifar10, lejepa_selection, vje_ablation):
         monkeypatch.setattr(module, "run_cells", run_here)
     return done

@@ -8,6 +8,7 @@ import pytest
 
 from jointembed import methods
 from jointembed.data import render_shapes
+from jointembed.experiments import cells as cells_module
 from jointembed.experiments import cifar10_table
 
 
@@ -26,10 +27,12 @@ def test_the_table_fills_the_rows_that_were_run_and_says_which_were_not(shapes, 
     )
     rows = {row["method"]: row for row in json.loads((tmp_path / "cifar10-table.json").read_text())["rows"]}
     assert tuple(rows) == methods.names()
-    (cell,) = cells
-    assert cell["method"] == "simclr" and cell["temperature"] == cifar10_table.SETTINGS["simclr"]["temperature"]
+    timing, cell = cells
+    assert cell["method"] == timing["method"] == "simclr"
+    assert cell["temperature"] == timing["temperature"] == cifar10_table.SETTINGS["simclr"]["temperature"]
     ours = rows.pop("simclr")
     assert ours["epochs"] == cell["epochs"] == 1  # as few as there can be
+    assert float(ours["images/s"]) == pytest.approx(timing["images_per_second"], abs=0.51)
     assert float(ours["linear %"]) == pytest.approx(cell["linear"], abs=0.06)
     assert 1 <= cell["rank_me"] <= 128 and cell["gigabytes"] > 0.1 and 0 <= cell["auroc"] <= 1
     assert {row["epochs"] for row in rows.values()} == {"not run yet"}
@@ -43,33 +46,37 @@ def test_every_method_has_the_learning_rate_that_was_best_on_held_out_images() -
     assert {name: ours["lr"] for name, ours in settings.items()} == best
 
 
-def test_longer_budgets_buy_more_epochs(shapes, monkeypatch, smallest) -> None:
-    """By the measured speed: here 100 images/s, so that 300 images take three seconds."""
-    bought = []
+def test_the_epochs_are_those_that_the_minutes_buy_at_the_speed_of_each_method(shapes, tmp_path, monkeypatch) -> None:
+    """300 images: at 100 images/s an epoch takes three seconds, at 200 one and a half."""
+    asked = []
 
-    def note(source, method, epochs, **training):
-        bought.append(epochs)
-        raise cifar10_table.Diverged("enough")
+    def cell(method, epochs=None, **rest):
+        if epochs is None:
+            return {"images_per_second": {"simclr": 100.0, "byol": 200.0}[method]}
+        asked.append((method, epochs))
+        return {"diverged": "enough"}
 
-    monkeypatch.setattr(cifar10_table, "images_per_second", lambda *args, **training: 100.0)
-    monkeypatch.setattr(cifar10_table, "trained", note)
+    def run_here(function, arguments, kept, **how):
+        return [cell(**one) for one in arguments]
+
+    monkeypatch.setattr(cells_module, "run_cells", run_here)
     for seconds in (1, 9, 30):
-        found = cifar10_table.table_cell(shapes, 300, False, seconds / 60, 1, "lejepa")
-        assert "diverged" in found
-    assert bought == [1, 3, 10]
+        places = {"results": str(tmp_path), "kept": str(tmp_path / "kept.json")}
+        cifar10_table.run(shapes, minutes=seconds / 60, only=("simclr", "byol"), images=300, **places)
+    assert asked == [("simclr", 1), ("byol", 1), ("simclr", 3), ("byol", 6), ("simclr", 10), ("byol", 20)]
+    rows = {row["method"]: row for row in json.loads((tmp_path / "cifar10-table.json").read_text())["rows"]}
+    assert rows["byol"]["epochs"] == "not finite" and rows["byol"]["images/s"] == "200"
 
 
-def test_a_method_is_as_fast_as_its_middle_epoch(shapes, monkeypatch) -> None:
+def test_a_method_is_as_fast_as_the_fastest_epoch_in_the_middle(shapes, monkeypatch) -> None:
     """The first one starts up, and after the last one the features are looked at: neither is the speed of training."""
 
-    def clocked(source, method, epochs, **training):
-        assert epochs == 3
-        return None, [{"minutes": minutes} for minutes in (1.0, 1.5, 9.0)]
+    def clocked(source, method, epochs, watch_every, **training):
+        assert epochs == watch_every == 5
+        return None, [{"minutes": minutes} for minutes in (0.1, 2.1, 2.6, 4.0, 4.1)]
 
     monkeypatch.setattr(cifar10_table, "trained", clocked)
-    source, _ = cifar10_table.parts(shapes, 300, False)
-    assert cifar10_table.images_per_second(source, "lejepa", batch_size=3) == pytest.approx(180 / 30)
-    assert cifar10_table.images_per_second(source, "lejepa", batch_size=128) == pytest.approx(300 / 30)
+    assert cifar10_table.timing_cell(shapes, 180, "lejepa")["images_per_second"] == pytest.approx(180 / 30)
 
 
 def test_a_measure_that_orders_methods_as_labels_do_has_a_correlation_of_one() -> None:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import os
 import shlex
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import where
 
 from jointembed.cli import build_parser
 from jointembed.experiments import vje_ablation, vje_influence, vje_one_class_grid, vje_uncertainty
-from jointembed.experiments.cells import run_cells
+from jointembed.experiments.cells import key_of, run_cells, run_some
 from jointembed.experiments.results import command
 from jointembed.experiments.vje_one_class_grid import correlation
 
@@ -26,6 +28,18 @@ def test_cells_come_in_order_and_are_computed_once(tmp_path):
     assert run_cells(dict, cells[::-1], kept, jobs=1) == cells[::-1]
     assert run_cells(None, cells, kept) == cells  # nothing is called any more
     assert len(json.loads(kept.read_text())) == 3
+
+
+def test_a_fresh_cell_has_a_process_of_its_own(tmp_path):
+    found = run_cells(where, [{"cell": 1}, {"cell": 2}], tmp_path / "kept.json", jobs=1, fresh=True)
+    assert len({one["process"] for one in found} - {os.getpid()}) == 2
+
+
+def test_some_cells_by_name_bring_what_is_remembered_of_the_others(tmp_path):
+    kept = tmp_path / "kept.json"
+    cells = {"one": {"a": 1}, "two": {"a": 2}, "three": {"a": 3}}
+    kept.write_text(json.dumps({key_of(cells[name]): {"found": name} for name in ("two", "three")}))
+    assert run_some(None, cells, ("two",), kept) == {"two": {"found": "two"}, "three": {"found": "three"}}
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""Run by a test that kills it: one cell that says which process it is in and then never ends."""
+"""Cells that say which process they are in; run by a test that kills it, one that then never ends."""
 
 import os
 import sys
@@ -6,6 +6,10 @@ import time
 from pathlib import Path
 
 from jointembed.experiments.cells import run_cells
+
+
+def where(cell: int) -> dict[str, int]:
+    return {"process": os.getpid()}
 
 
 def wait(told: str) -> dict[str, int]:

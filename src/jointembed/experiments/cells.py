@@ -24,6 +24,7 @@ def run_cells(
     kept: Path,
     jobs: int | None = None,
     threads: int = 1,
+    fresh: bool = False,
 ) -> list[dict[str, Any]]:
     """function(**cell) for every cell, in their order.
 
@@ -37,14 +38,16 @@ def run_cells(
         kept: the JSON file.
         jobs: processes; by default one per core.
         threads: of each process.
+        fresh: a process for every cell, whose peak of memory is then its own.
     """
     done = remembered(kept)
     keys = [key_of(cell) for cell in cells]
     missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in done}
     if missing:
         count = min(jobs or os.cpu_count() or 1, len(missing))
-        # A fresh interpreter each: forking after torch has started its threads may hang.
-        with ProcessPoolExecutor(count, get_context("spawn"), begin, (threads,)) as pool:
+        each = 1 if fresh else None
+        # An interpreter of their own: forking after torch has started its threads may hang.
+        with ProcessPoolExecutor(count, get_context("spawn"), begin, (threads,), max_tasks_per_child=each) as pool:
             futures = {pool.submit(function, **cell): key for key, cell in missing.items()}
             for future in as_completed(futures):
                 done[futures[future]] = future.result()
@@ -53,6 +56,19 @@ def run_cells(
                 short = {name: value for name, value in future.result().items() if not isinstance(value, list)}
                 log.info("%d of %d cells: %s", len(set(keys) & set(done)), len(cells), short)
     return [done[key] for key in keys]
+
+
+def run_some(
+    function: Callable[..., dict[str, Any]],
+    cells: dict[str, dict[str, Any]],
+    some: Sequence[str],
+    kept: Path,
+    **how: Any,
+) -> dict[str, dict[str, Any]]:
+    """`run_cells` for some of the cells by name, and of the others what is remembered of them."""
+    done = remembered(kept)
+    found = {name: done[key_of(cell)] for name, cell in cells.items() if key_of(cell) in done}
+    return found | dict(zip(some, run_cells(function, [cells[name] for name in some], kept, **how), strict=True))
 
 
 def begin(threads: int) -> None:

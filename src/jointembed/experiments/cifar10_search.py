@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cells import key_of, remembered, run_cells, spent
+from .cells import run_some, spent
 from .results import command, write_results
 from .small import features, rounded
 
@@ -79,14 +79,10 @@ def run(
             raise ValueError(f"only: expected some of {'; '.join(TRIALS)}, got {name!r}")
     shared = {"data": data, "images": images, **BASE}
     cells = {name: shared | trial | (changes or {}) for name, trial in TRIALS.items()}
-    done = remembered(Path(kept))
-    found = {name: done.get(key_of(cell)) for name, cell in cells.items()}
-    chosen = only or tuple(TRIALS)
-    outcomes = run_cells(search_cell, [cells[name] for name in chosen], Path(kept), jobs)
-    found |= dict(zip(chosen, outcomes, strict=True))
-    rows = [row(name, TRIALS[name], found[name]) for name in TRIALS]
+    found = run_some(search_cell, cells, only or tuple(TRIALS), Path(kept), jobs=jobs)
+    rows = [row(name, TRIALS[name], found.get(name)) for name in TRIALS]
     title = f"Trials for the CIFAR-10 recipes: {images:,} images, one thread, one seed, held-out training images"
-    seconds = spent(began, [one for one in found.values() if one], jobs)
+    seconds = spent(began, found.values(), jobs)
     write_results(Path(results), "cifar10-search", title, rows, command(run, arguments), seconds)
 
 

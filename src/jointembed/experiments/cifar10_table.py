@@ -1,5 +1,6 @@
 """Every method on CIFAR-10, with the same backbone, views and minutes: what each makes of an ordinary computer."""
 
+import itertools
 import resource
 import time
 from collections.abc import Callable
@@ -11,11 +12,10 @@ from scipy.stats import spearmanr
 
 from jointembed import methods
 from jointembed._files import atomic
-from jointembed.data import Source
 from jointembed.evaluation import feature_geometry, few_shot, knn_accuracy, linear_accuracy, one_class
 from jointembed.training import Diverged
 
-from .cells import key_of, remembered, run_cells, spent
+from .cells import run_some, spent
 from .results import command, write_results
 from .small import SMALL, parts, rounded, trained
 
@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "simclr": {"lr": 5e-3, "temperature": 0.5},
 }
 ONE_CLASS = (0, 5)  # aeroplane and dog
-CALIBRATION = 60  # steps that say how fast a method is
+TIMED = 2_560  # images of an epoch that says how fast a method is
 FEWEST = 8  # rows that a rank correlation over methods is worth showing of
 # What `jointembed select` can rank runs by, turned so that more is better, and alignment for comparison.
 PROXIES: dict[str, Callable[[dict[str, float]], float]] = {
@@ -58,40 +58,50 @@ def run(
     images: int = 50_000,
     one_class_epochs: int = 5,
     kept: str = "results/cifar10-table-rows.json",
+    jobs: int | None = None,
     changes: dict[str, Any] | None = None,
 ) -> None:
-    """Train each method for as many epochs as fit into the minutes, and fill its row of the table.
+    """Train each method for as many epochs as the minutes buy on all cores, and fill its row of the table.
 
-    Rows that are there already are kept, so that the table can grow over days.
+    How many these are is timed first, one method after the other with nothing beside it. The trainings themselves then
+    run side by side on one thread each, which takes less time than one after the other on all cores. Timings and rows
+    that are there already are kept, so that the table can grow over days, and over machines that are not equally fast.
 
     Args:
         data: CIFAR-10 as an .npz, or its name.
         results: where the table and the figure go.
         minutes: of training for each method, on all cores.
-        only: the methods to run now; by default all.
+        only: the methods to run now, in this order; by default all.
         held_out: to tune by: score training images held out instead of the test images.
         images: training images.
         one_class_epochs: of the two one-class models.
-        kept: where finished rows are remembered.
+        kept: where timings and finished rows are remembered.
+        jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
     """
     arguments, began = dict(locals()), time.perf_counter()
     names = methods.names()
     for name in only:
         methods.get(name)  # an error by name, before any work
-    shared = {"data": data, "images": images, "held_out": held_out, "minutes": minutes}
-    shared |= {"one_class_epochs": one_class_epochs, **SHARED, **(changes or {})}
-    cells = {name: shared | SETTINGS.get(name, {}) | {"method": name} for name in names}
-    done = remembered(Path(kept))
-    found = {name: done[key_of(cell)] for name, cell in cells.items() if key_of(cell) in done}
-    for name in only or names:  # a process each: its peak of memory is its own
-        (found[name],) = run_cells(table_cell, [cells[name]], Path(kept), jobs=1, threads=torch.get_num_threads())
-    rows = [row(name, found.get(name)) for name in names]
+    wanted, file = only or names, Path(kept)
+    settings = {name: SHARED | SETTINGS.get(name, {}) | (changes or {}) | {"method": name} for name in names}
+
+    clocked = {name: {"data": data, "timed": min(TIMED, images), **ours} for name, ours in settings.items()}
+    times = run_some(timing_cell, clocked, wanted, file, jobs=1, threads=torch.get_num_threads())
+    speeds = {name: ours["images_per_second"] for name, ours in times.items()}
+
+    count = len(parts(data, images, held_out)[0])
+    epochs = {name: max(1, round(60 * minutes * speed / count)) for name, speed in speeds.items()}
+    shared = {"data": data, "images": images, "held_out": held_out, "one_class_epochs": one_class_epochs}
+    cells = {name: shared | settings[name] | {"epochs": bought} for name, bought in epochs.items()}
+    found = run_some(table_cell, cells, wanted, file, jobs=jobs, fresh=True)  # its peak of memory is its own
+
     title = (
-        f"Every method on CIFAR-10, narrow ResNet-10, 16 px views, {minutes:g} minutes of training each, one seed, "
-        + ("held-out training images" if held_out else "test images")
+        f"Every method on CIFAR-10, narrow ResNet-10, 16 px views, the epochs that {minutes:g} minutes on "
+        f"{torch.get_num_threads()} cores buy, one seed, " + ("held-out training images" if held_out else "test images")
     )
-    seconds = spent(began, found.values(), jobs=1)
+    rows = [row(name, found.get(name), epochs.get(name), speeds.get(name)) for name in names]
+    seconds = spent(began, found.values(), jobs)
     write_results(Path(results), "cifar10-table", title, rows, command(run, arguments), seconds)
     finite = {name: ours for name, ours in found.items() if "diverged" not in ours}
     draw(finite, Path(results) / "cifar10-table.png")
@@ -101,15 +111,21 @@ def run(
         write_results(Path(results), "cifar10-table-proxies", title, rows, command(run, arguments), seconds)
 
 
+def timing_cell(data: str, timed: int, method: str, **training: Any) -> dict[str, float]:
+    """How fast a method trains: the fastest of three short epochs, without what begins and ends a training."""
+    source, _ = parts(data, timed, held_out=False)
+    _, history = trained(source, method, epochs=5, watch_every=5, **training)
+    clock = [epoch["minutes"] for epoch in history[:4]]
+    return {"images_per_second": len(source) / (60 * min(b - a for a, b in itertools.pairwise(clock)))}
+
+
 def table_cell(
-    data: str, images: int, held_out: bool, minutes: float, one_class_epochs: int, method: str, **training: Any
+    data: str, images: int, held_out: bool, one_class_epochs: int, method: str, epochs: int, **training: Any
 ) -> dict[str, Any]:
     """One row."""
     source, test = parts(data, images, held_out)
     assert source.labels is not None and test.labels is not None
     try:
-        rate = images_per_second(source, method, **training)
-        epochs = max(1, round(60 * minutes * rate / len(source)))
         model, history = trained(source, method, epochs=epochs, **training)
         alone = SMALL | training | {"method": method, "epochs": one_class_epochs}
         detected = one_class(source, test, ONE_CLASS, **alone)
@@ -118,11 +134,9 @@ def table_cell(
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # kilobytes on Linux
     z, z_test = model.embed(source), model.embed(test)
     shots = few_shot(z, source.labels, z_test, test.labels, shots=(10,))[10]
-    best, taken = model.method.scores[0], history[-1]["minutes"]
+    best = model.method.scores[0]
     return {
-        "epochs": epochs,
-        "minutes": taken,
-        "images_per_second": epochs * len(source) / (60 * taken),
+        "minutes": history[-1]["minutes"],
         "knn": 100 * knn_accuracy(z, source.labels, z_test, test.labels),
         "linear": 100 * linear_accuracy(z, source.labels, z_test, test.labels),
         "ten_shot": 100 * shots.mean,
@@ -134,18 +148,10 @@ def table_cell(
     }
 
 
-def images_per_second(source: Source, method: str, **training: Any) -> float:
-    """How fast a method trains: three short epochs, of which the second neither starts up nor is looked at."""
-    count = CALIBRATION * (SMALL | training)["batch_size"]
-    few = source.subset(range(min(count, len(source))))
-    _, history = trained(few, method, epochs=3, **training)
-    return len(few) / (60 * (history[1]["minutes"] - history[0]["minutes"]))
-
-
-def row(name: str, found: dict[str, Any] | None) -> dict[str, Any]:
+def row(name: str, found: dict[str, Any] | None, epochs: int | None, speed: float | None) -> dict[str, Any]:
     """A line of the table; one that says so, if it was not run yet."""
     ours = found or {}
-    state = "not run yet" if found is None else "not finite" if "diverged" in ours else ours["epochs"]
+    state = "not run yet" if found is None else "not finite" if "diverged" in ours else epochs
     return {
         "method": name,
         "epochs": state,
@@ -154,9 +160,8 @@ def row(name: str, found: dict[str, Any] | None) -> dict[str, Any]:
         "10-shot %": f"{ours['ten_shot']:.1f} ± {ours['ten_shot_std']:.1f}" if "ten_shot" in ours else "-",
         "one-class AUROC": f"{ours['auroc']:.3f} ({ours['score']})" if "auroc" in ours else "-",
         "RankMe": rounded(ours.get("rank_me"), 0),
-        "images/s": rounded(ours.get("images_per_second"), 0),
+        "images/s": rounded(speed, 0),
         "peak GB": rounded(ours.get("gigabytes"), 1),
-        "minutes": rounded(ours.get("minutes"), 1),
     }
 
 
