@@ -127,14 +127,14 @@ def table_cell(
     assert source.labels is not None and test.labels is not None
     try:
         model, history = trained(source, method, epochs=epochs, **training)
+        best = model.method.scores[0]
         alone = SMALL | training | {"method": method, "epochs": one_class_epochs}
-        detected = one_class(source, test, ONE_CLASS, **alone)
+        detected = one_class(source, test, ONE_CLASS, [best], **alone)
     except Diverged as error:
         return {"diverged": str(error)}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # kilobytes on Linux
     z, z_test = model.embed(source), model.embed(test)
     shots = few_shot(z, source.labels, z_test, test.labels, shots=(10,))[10]
-    best = model.method.scores[0]
     return {
         "minutes": history[-1]["minutes"],
         "knn": 100 * knn_accuracy(z, source.labels, z_test, test.labels),
