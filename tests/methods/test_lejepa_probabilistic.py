@@ -110,7 +110,7 @@ def test_gradients_and_whether_targets_get_any(detach, monkeypatch):
     plain = sigreg()
 
     def vje(z, mu, scale):
-        return lejepa_vje_loss(z, Normal(mu, scale), 2, plain, 0.2)["loss"]
+        return lejepa_vje_loss(z, Normal(mu, scale), 2, plain, 0.2, detach=False)["loss"]
 
     def mdn(z, mu, scale):
         mixture = GaussianMixture.diagonal(torch.ones(2, 3, 1).to(z), mu[:, :, None], scale.square()[:, :, None])
@@ -168,7 +168,8 @@ def toy(method, weight, steps=150, floor=0.1):
             loss = lejepa_mdn_loss(z, network(z), 2, tests, weight)["loss"]
         else:
             q = network(z)
-            loss = lejepa_vje_loss(z, Normal(q.loc, (q.variance + floor**2).sqrt()), 2, tests, weight)["loss"]
+            q = Normal(q.loc, (q.variance + floor**2).sqrt())
+            loss = lejepa_vje_loss(z, q, 2, tests, weight, detach=False)["loss"]  # where collapse is nearest
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -210,6 +211,7 @@ def test_another_view_of_a_digit_is_expected(method, options, tmp_path):
     if method == "lejepa-mdn":
         torch.testing.assert_close(scores["conditional"], -posterior.log_prob(projected), rtol=1e-4, atol=1e-3)
     else:
+        assert float(posterior.variance.max()) <= 1  # no wider than all embeddings
         for i in range(3):
             mu, variance, x = posterior.mean[i], posterior.variance[i], projected[i]
             direction = multivariate_t(mu / mu.norm(), torch.diag(variance / 16), 3.0).logpdf(x / x.norm())
@@ -241,7 +243,8 @@ def test_bad_arguments_are_named():
     backbone = tiny_network()
     backbone.num_features = 32
     for method, options, words in [
-        ("lejepa-vje", {"floor": 0.0}, "floor: expected a number above 0, got 0"),
+        ("lejepa-vje", {"floor": 0.0}, "floor: expected a standard deviation above 0 and below 1, .* got 0"),
+        ("lejepa-vje", {"floor": 1.0}, "floor: expected a standard deviation above 0 and below 1, .* got 1"),
         ("lejepa-vje", {"df": 0.0}, "df: expected a number above 0, got 0"),
         ("lejepa-vje", {"samples": 0}, "samples: expected at least 1, got 0"),
         ("lejepa-mdn", {"weight": -0.1}, "weight: expected a number from 0 to 1, got -0.1"),

@@ -22,9 +22,10 @@ Without a floor neither is bounded below, for sigma -> 0 where views agree, whic
 
 VJE compares unit vectors, while embeddings here have norm about sqrt(D): directions are compared on the sphere of that
 radius, or the posterior's variance could not also be the likelihood's. As in GMJE-MDN, and for its reason, views are
-taken to agree until shown otherwise: means are the context plus a departure, which in the mixture has a price, and the
-mixture's sigma is below 1. Targets get gradients, as in LeJEPA: SIGReg, not a stop-gradient, keeps images apart. The
-networks never see the target.
+taken to agree until shown otherwise: means are the context plus a departure, which in the mixture has a price, and
+sigma is below 1, that of all embeddings. In the mixture targets get gradients, as in LeJEPA: SIGReg, not a
+stop-gradient, keeps images apart. Under the polar likelihood they are held fixed, as in VJE, which gave better features
+(docs/measured.md). The networks never see the target.
 
     >>> z = torch.randn(2, 128, 16)  # (V, N, D), the projections of two views
     >>> network = MixtureDensityNetwork(16, 16, components=4)
@@ -53,10 +54,10 @@ def lejepa_vje_loss(
     posterior: Normal,
     num_global: int,
     sigreg: nn.Module,
-    weight: float = 0.1,
+    weight: float = 0.05,
     df: float = 3.0,
     samples: int = 1,
-    detach: bool = False,
+    detach: bool = True,
 ) -> dict[str, Tensor]:
     """VJE's likelihood without constants, per dimension, and SIGReg of each view's embeddings.
 
@@ -68,7 +69,7 @@ def lejepa_vje_loss(
         weight: lambda, the share of SIGReg.
         df: degrees of freedom of the likelihood.
         samples: of the posterior, per embedding.
-        detach: hold what is explained fixed, as VJE does.
+        detach: hold what is explained fixed, as VJE does; False lets the gradient through it.
     """
     _check(z, num_global, weight)
     if posterior.loc.shape != z.shape:
@@ -165,7 +166,8 @@ class ProbabilisticLeJEPA(Method):
     ) -> None:
         _check_weight(weight)
         check_counts(dim=dim, projector_width=projector_width)
-        check_above_zero(floor=floor)
+        if not 0 < floor < 1:
+            raise ValueError(f"floor: expected a standard deviation above 0 and below 1, the embeddings', got {floor}")
         if projector_layers not in (1, 2, 3):
             raise ValueError(f"projector_layers: expected 1, 2 or 3, got {projector_layers}")
         super().__init__(backbone, density_dim=dim)
@@ -191,9 +193,9 @@ class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
         projector_width: width of the projector's hidden layers.
         projector_layers: 1 to 3 linear layers.
         num_slices: random directions per step.
-        floor: smallest standard deviation of the posterior, where the embeddings' is one.
+        floor: smallest standard deviation of the posterior, where the embeddings' is one, the largest.
         samples: of the posterior, per view and step.
-        detach: hold what is explained fixed, as VJE does.
+        detach: hold what is explained fixed, as VJE does; False lets the gradient through it.
         compiled: run SIGReg on the CPU in C++ kernels.
     """
 
@@ -203,7 +205,7 @@ class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
     def __init__(
         self,
         backbone: nn.Module,
-        weight: float = 0.1,
+        weight: float = 0.05,
         df: float = 3.0,
         dim: int = 64,
         projector_width: int = 512,
@@ -211,7 +213,7 @@ class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
         num_slices: int = 1024,
         floor: float = 0.5,
         samples: int = 1,
-        detach: bool = False,
+        detach: bool = True,
         compiled: bool = False,
     ) -> None:
         check_above_zero(df=df)
@@ -221,8 +223,10 @@ class LeJEPAVJE(ProbabilisticLeJEPA, name="lejepa-vje"):
         self.df, self.samples, self.detach = df, samples, detach
 
     def infer(self, z: Tensor) -> Normal:
+        """Wider than the cloud of all embeddings, whose variance is 1, no posterior needs to be."""
         posterior = self.inference(z)
-        return Normal(z + posterior.loc, (posterior.variance + self.floor**2).sqrt(), validate_args=False)
+        least, free = self.floor**2, posterior.variance / (1 + posterior.variance)
+        return Normal(z + posterior.loc, (least + (1 - least) * free).sqrt(), validate_args=False)
 
     def forward(self, views: list[Tensor], num_global: int) -> dict[str, Tensor]:
         z = self.project(views)
