@@ -43,7 +43,11 @@ OPTIONS: dict[str, dict[str, dict]] = {
         )
     },
     "gmje-smc": {policy: {"policy": policy, "bank": BANK} for policy in ("smc", "fifo", "batch")},
-    "lejepa": {"": {"num_slices": 32}, "swa": {"num_slices": 32, "swa": 0.9}},
+    "lejepa": {
+        "": {"num_slices": 32},
+        "swa": {"num_slices": 32, "swa": 0.9},
+        "watson": {"num_slices": 32, "test": "watson"},
+    },
     "lejepa-mdn": {"": {"num_slices": 32, "width": 8}},
     "lejepa-vje": {"": {"num_slices": 32}},
     "moco-v2": {"": {"bank": BANK}, "symmetric": {"bank": BANK, "symmetric": True}},

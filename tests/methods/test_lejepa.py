@@ -8,7 +8,7 @@ from jointembed import methods
 from jointembed.backbones import create_backbone
 from jointembed.methods.base import encode_views
 from jointembed.methods.lejepa import LeJEPA, lejepa_loss, projector_mlp
-from jointembed.normality import SIGReg
+from jointembed.normality import SIGReg, Watson
 
 
 class Constant(nn.Module):
@@ -35,6 +35,20 @@ def test_the_loss_is_algorithm_2() -> None:
     assert float(terms["prediction"]) == pytest.approx(prediction)
     assert float(terms["sigreg"]) == pytest.approx(float(regularity))
     assert float(terms["loss"]) == pytest.approx(0.95 * prediction + 0.05 * float(regularity))
+
+
+def test_any_test_and_directions_can_be_asked_for_by_name() -> None:
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(12, 8))
+    backbone.num_features = 8
+    method = LeJEPA(backbone, dim=6, projector_width=16, num_slices=32, test="watson", directions="sobol")
+    views = [torch.randn(20, 3, 2, 2) for _ in range(2)]
+    with torch.no_grad():
+        terms = method(views, 2)
+        z = encode_views(nn.Sequential(backbone, method.projector), views)
+    expected = SIGReg(Watson(), 32, directions="sobol")(z)
+    assert float(terms["sigreg"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(expected) != pytest.approx(float(SIGReg(num_slices=32)(z)), rel=0.1)
 
 
 def test_every_view_receives_gradient() -> None:
@@ -148,6 +162,8 @@ def test_bad_arguments_are_named() -> None:
         "projector_layers": lambda: LeJEPA(nn.Identity(), projector_layers=4),
         "centre": lambda: LeJEPA(nn.Identity(), centre="middle"),
         "swa": lambda: LeJEPA(nn.Identity(), swa=1.0),
+        "test: expected one of watson, ": lambda: LeJEPA(nn.Identity(), test="watsn"),
+        "directions must be one of gaussian, sobol": lambda: LeJEPA(nn.Identity(), directions="random"),
         "predictor_width": lambda: LeJEPA(nn.Identity(), predictor_width=-1),
         "method": lambda: methods.get("lejeppa"),
         "wieght": lambda: methods.create("lejepa", nn.Identity(), wieght=1),

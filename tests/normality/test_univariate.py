@@ -20,6 +20,8 @@ from jointembed.normality import (
     ShapiroWilk,
     SIGReg,
     Watson,
+    create,
+    names,
 )
 
 TESTS: dict[str, nn.Module] = {
@@ -46,6 +48,24 @@ def gradient(test: nn.Module, x: Tensor) -> Tensor:
     test(x).sum().backward()
     assert x.grad is not None
     return x.grad
+
+
+def test_every_test_has_a_name() -> None:
+    x = 1.5 * samples(21, 4) + 0.3
+    words = {name.replace("-", ""): create(name) for name in names()}
+    assert set(words) == {name.lower() for name in TESTS} | {"eppspulley"}
+    for name, test in TESTS.items():
+        torch.testing.assert_close(words[name.lower()](x), test(x), rtol=0, atol=0)
+    torch.testing.assert_close(create("epps-pulley", t_max=3.0, num_points=9)(x), EppsPulley(3.0, 9)(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("watsen", "watson"), ("Shapiro-Wilks", "shapiro-wilk"), ("epps", "epps-pulley")]
+)
+def test_an_unknown_name_lists_the_known_ones_closest_first(name: str, first: str) -> None:
+    with pytest.raises(ValueError, match=f"^test: expected one of {first}, .*, got '{name}'$") as raised:
+        create(name)
+    assert all(known in str(raised.value) for known in names())
 
 
 @every_test

@@ -28,6 +28,7 @@ LOSS_SETTINGS = (
     "local_size",
     "preset",
     "view_options",
+    "test",
     "t_max",
     "num_points",
 )

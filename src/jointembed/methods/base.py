@@ -1,6 +1,5 @@
 """What every method is: a backbone with heads, a loss over views, and a latent density for afterwards."""
 
-import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -9,6 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, MultivariateNormal
+
+from jointembed._text import closest_first
 
 _REGISTRY: dict[str, type["Method"]] = {}
 
@@ -116,8 +117,7 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> type[Method]:
     """The method class of that name."""
     if name not in _REGISTRY:
-        known = sorted(_REGISTRY, key=lambda k: -difflib.SequenceMatcher(None, k, str(name)).ratio())
-        raise ValueError(f"method: expected one of {', '.join(known)}, got {name!r}")
+        raise ValueError(f"method: expected one of {', '.join(closest_first(name, _REGISTRY))}, got {name!r}")
     return _REGISTRY[name]
 
 

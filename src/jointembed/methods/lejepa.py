@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from jointembed._distributed import mean_over_ranks
-from jointembed.normality import EppsPulley, SIGReg
+from jointembed.normality import SIGReg
+from jointembed.normality import create as create_test
 
 from .base import Method, at_least_float32, encode_views, feature_dim
 from .teacher import moving_average
@@ -81,7 +82,11 @@ class LeJEPA(Method, name="lejepa"):
         projector_width: width of the projector's hidden layers.
         projector_layers: 1 to 3 linear layers.
         num_slices: random directions per step.
-        t_max: the characteristic function is compared on [-t_max, t_max].
+        test: of normality along each direction, one of `jointembed.normality.names()`. `weight` is meant for the scale
+            of Epps and Pulley's, the paper's choice. Shapiro and Wilk's with its two forms and Jarque and Bera's see
+            neither mean nor variance: they do not keep embeddings from shrinking.
+        directions: "gaussian", or "sobol", which covers the sphere more evenly where they are many.
+        t_max: Epps and Pulley's: the characteristic function is compared on [-t_max, t_max].
         num_points: at this many points, odd.
         centre: which views make the centre: "global", "all", or "auto": the global ones for vision transformers and
             all of them for other networks, as in the paper.
@@ -104,6 +109,8 @@ class LeJEPA(Method, name="lejepa"):
         projector_width: int = 512,
         projector_layers: int = 3,
         num_slices: int = 1024,
+        test: str = "epps-pulley",
+        directions: Literal["gaussian", "sobol"] = "gaussian",
         t_max: float = 5.0,
         num_points: int = 17,
         centre: Literal["auto", "global", "all"] = "auto",
@@ -123,9 +130,11 @@ class LeJEPA(Method, name="lejepa"):
             raise ValueError(f"swa: expected a decay from 0 to below 1, got {swa}")
         if predictor_width < 0:
             raise ValueError(f"predictor_width: expected at least 0, got {predictor_width}")
+        its = {"t_max": t_max, "num_points": num_points, "compiled": compiled} if test == "epps-pulley" else {}
+        sigreg = SIGReg(create_test(test, **its), num_slices, compiled=compiled, directions=directions)
         super().__init__(backbone, density_dim=dim)
         self.projector = projector_mlp(feature_dim(backbone), projector_width, dim, projector_layers)
-        self.sigreg = SIGReg(EppsPulley(t_max, num_points, compiled=compiled), num_slices, compiled=compiled)
+        self.sigreg = sigreg
         self.weight = weight
         if centre == "auto":  # patch_embed marks a vision transformer in timm; class_token one in torchvision
             centre = "global" if hasattr(backbone, "patch_embed") or hasattr(backbone, "class_token") else "all"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from jointembed._distributed import counts
+from jointembed._distributed import counts, gather_rows
 from jointembed.normality.directions import random_directions, sobol_directions
 from jointembed.normality.epps_pulley import EppsPulley
 
@@ -57,8 +57,8 @@ class SIGReg(nn.Module):
 
     Each call in training mode draws new directions, a pure function of (seed, dim, step): all ranks draw the same, and
     a run resumed from its ``state_dict``, which holds ``step``, goes on with the directions it would have drawn. In
-    eval mode ``step`` stands still. In `torch.distributed` all ranks' embeddings are tested as one batch, by
-    `EppsPulley`; other tests see each rank's own.
+    eval mode ``step`` stands still. In `torch.distributed` all ranks' embeddings are tested as one batch: `EppsPulley`
+    exchanges its sums over them, for other tests the embeddings themselves are.
 
     Args:
         test: A module (..., N, M) -> (..., M), by default ``EppsPulley(compiled=compiled)``.
@@ -118,6 +118,8 @@ class SIGReg(nn.Module):
             self.step += 1
         if not torch.is_grad_enabled():
             z = z.detach()  # or its gradient would be taken, for nothing
+        if not isinstance(self.test, EppsPulley):
+            z, _ = gather_rows(z, -2)
         with torch.autocast(z.device.type, enabled=False):
             return _MeanOverSlices.apply(z, directions, self.test)
 

@@ -1,9 +1,11 @@
 """What may happen to a view and how often: the settings, and the papers' values of them."""
 
-import difflib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from jointembed._text import closest_first
 
 Range = tuple[float, float]
 Chance = float | tuple[float, ...]  # of every view, or of the first, the second, ...; the last stands for the rest
@@ -113,18 +115,17 @@ def presets() -> tuple[str, ...]:
 def resolve(preset: str | Settings, overrides: dict[str, Any]) -> Settings:
     """The preset's settings with the overrides laid over them."""
     if isinstance(preset, str) and preset not in PRESETS:
-        raise ValueError(f"preset: expected one of {_closest_first(preset, PRESETS)}, got {preset!r}")
+        raise ValueError(f"preset: expected one of {_quoted(preset, PRESETS)}, got {preset!r}")
     if not isinstance(preset, str | Settings):
         raise ValueError(f"preset: expected a name or Settings, got {type(preset).__name__}")
     known = [field.name for field in fields(Settings)]
     for name in overrides:
         if name not in known:
-            raise ValueError(f"{name}: not a setting of Views; expected one of {_closest_first(name, known)}")
+            raise ValueError(f"{name}: not a setting of Views; expected one of {_quoted(name, known)}")
     if "blur" in overrides:
         overrides = {"blur_min_size": 1} | overrides
     return replace(PRESETS[preset] if isinstance(preset, str) else preset, **overrides)
 
 
-def _closest_first(word: str, known: Any) -> str:
-    ranked = sorted(known, key=lambda name: -difflib.SequenceMatcher(None, word.lower(), name).ratio())
-    return ", ".join(map(repr, ranked))
+def _quoted(word: str, known: Iterable[str]) -> str:
+    return ", ".join(map(repr, closest_first(word, known)))
