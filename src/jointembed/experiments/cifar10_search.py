@@ -50,6 +50,11 @@ TRIALS: dict[str, dict[str, Any]] = {
     "GMJE-MDN, 4 views, learning rate 5e-3, 1,024 features": MDN | {"backbone": "resnet10-headed"},
     "VJE, 4 views, 1,024 features, projected to 256": VJE
     | {"num_global": 4, "epochs": 3, "backbone": "resnet10-headed", "projector": 256},
+    "GJE, learning rate 5e-3": GJE | {"lr": 5e-3},
+    "GJE, learning rate 5e-3, 1,024 features": GJE | {"lr": 5e-3, "backbone": "resnet10-headed"},
+    "GJE, 4 views, learning rate 5e-3": GJE | {"num_global": 4, "epochs": 3, "lr": 5e-3},
+    "GJE, 4 views, learning rate 5e-3, 1,024 features": GJE
+    | {"num_global": 4, "epochs": 3, "lr": 5e-3, "backbone": "resnet10-headed"},
 }
 
 
