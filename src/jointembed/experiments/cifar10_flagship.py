@@ -49,7 +49,7 @@ def run(
 
     Args:
         data: CIFAR-10 as an .npz.
-        recipe: cifar10-lejepa, cifar10-vje or cifar10-gmje.
+        recipe: cifar10-lejepa, cifar10-vje, cifar10-gmje or cifar10-gje.
         out: the run folder; by default runs/ and the recipe's name.
         results: where the table goes.
         epochs: other than the recipe's.
