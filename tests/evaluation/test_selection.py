@@ -56,6 +56,14 @@ def test_losses_that_do_not_measure_the_same_are_pointed_out(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.parametrize(("test", "notes"), [("epps-pulley", 0), ("watson", 1)])
+def test_a_run_from_before_an_option_was_there_is_one_with_its_default(test: str, notes: int, tmp_path: Path) -> None:
+    old, new = (lejepa_run(tmp_path / name, [0.2, 0.1]) for name in ("old", "new"))
+    config = json.loads((new / "config.json").read_text())
+    (new / "config.json").write_text(json.dumps(config | {"method_options": {"weight": 0.02, "test": test}}))
+    assert len(select([old, new]).notes) == notes
+
+
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("others")

@@ -79,6 +79,15 @@ def test_a_method_is_as_fast_as_the_fastest_epoch_in_the_middle(shapes, monkeypa
     assert cifar10_table.timing_cell(shapes, 180, "lejepa")["images_per_second"] == pytest.approx(180 / 30)
 
 
+def test_a_method_that_diverges_while_it_is_timed_does_not_end_the_table(shapes, monkeypatch) -> None:
+    def diverging(*args, **training):
+        raise cifar10_table.Diverged("loss")
+
+    monkeypatch.setattr(cifar10_table, "trained", diverging)
+    assert cifar10_table.timing_cell(shapes, 180, "lejepa") == {"images_per_second": 0.0}
+    assert "diverged" in cifar10_table.table_cell(shapes, 180, False, 1, "lejepa", epochs=1)
+
+
 def test_a_measure_that_orders_methods_as_labels_do_has_a_correlation_of_one() -> None:
     names = ("rank_me", "lidar", "alpha_req", "isotropy", "uniformity", "alignment")
     rows = [

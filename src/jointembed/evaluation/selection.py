@@ -218,6 +218,8 @@ def _different(configs: list[Config], names: Sequence[str]) -> list[str]:
     """Which of these settings are not the same in all configurations."""
 
     def value(config: Config, name: str) -> str:
-        return json.dumps(config.method_options.get(name, config.training.get(name)), sort_keys=True)
+        # A run from before an option was there is one with its default.
+        options = {option: p.default for option, p in methods.get(config.method).options().items()}
+        return json.dumps((options | config.method_options).get(name, config.training.get(name)), sort_keys=True)
 
     return [name for name in names if len({value(config, name) for config in configs}) > 1]

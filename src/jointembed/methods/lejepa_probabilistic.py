@@ -14,7 +14,7 @@ collapse does not pay where
 
     weight (0.409 N - 1.06) > (1 - weight) (log(1 / floor) + 1/2),
 
-from N = 29 at the defaults here, weight 0.1 and floor 0.5; at floor 0.1 from N = 65, and with LeJEPA's weight, 0.02,
+from N = 29 at the mixture's weight and floor, 0.1 and 0.5; at floor 0.1 from N = 65, and at LeJEPA's weight, 0.02,
 from N = 339. Against dimensions that die one by one SIGReg is weaker: with half of 64 at zero and the others grown by
 sqrt(2) it costs 0.004 N, a hundredth. Only the floor helps there, and so it is large. The polar likelihood has no scale
 in its directions and a fixed one in its norms, but one direction for all is its best answer, which SIGReg forbids.
