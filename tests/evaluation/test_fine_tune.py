@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from untrained import narrow_network, untrained_model
 
+from jointembed.backbones import create_backbone
 from jointembed.data import open_source
 from jointembed.evaluation import fine_tune, linear_accuracy
+from jointembed.evaluation.fine_tune import FineTuned
 
 DIGITS = {"epochs": 4, "lr": 1e-2, "batch_size": 64, "view_options": {"flip": 0.0, "crop_scale": (0.8, 1.0)}}
 
@@ -59,3 +62,20 @@ def test_bad_arguments_are_named() -> None:
         fine_tune(model, digits, digits, epochs=0)
     with pytest.raises(ValueError, match="^batch_size: expected at least 2, got 1"):
         fine_tune(model, digits, digits, batch_size=1)
+
+
+def test_bf16_learns_as_much_and_is_left_out_where_its_gradients_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last kernels of conv4 reach beyond what is left of 8 pixels: "auto" has to be float32 there, bit for bit."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    train, test = open_source("digits"), open_source("digits", split="test")
+
+    def tuned(network: nn.Module, precision: str) -> FineTuned:
+        return fine_tune(untrained_model(network), train, test, **DIGITS, precision=precision)
+
+    sound = {precision: tuned(narrow_network(), precision) for precision in ("auto", "bf16-mixed", "32-true")}
+    assert torch.equal(sound["auto"].predictions, sound["bf16-mixed"].predictions)
+    assert not torch.equal(sound["auto"].predictions, sound["32-true"].predictions)
+    assert sound["auto"].accuracy == pytest.approx(sound["32-true"].accuracy, abs=0.03)
+
+    ill = create_backbone("conv4", 1, 8)
+    assert torch.equal(tuned(ill, "auto").predictions, tuned(ill, "32-true").predictions)

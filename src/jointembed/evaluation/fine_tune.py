@@ -12,6 +12,7 @@ from jointembed.data import Source, Views
 from jointembed.data.loading import BatchKey, BatchReader, EpochBatches, num_workers, read_batches
 from jointembed.methods.base import feature_dim
 from jointembed.model import Model
+from jointembed.training.precision import best_precision, kernel_beyond_image
 
 from .knn import top1
 from .linear import crops_and_flips, fit_quietly
@@ -67,6 +68,7 @@ def fine_tune(
     batch_size: int = 128,
     seed: int = 0,
     view_options: dict[str, Any] | None = None,
+    precision: str = "auto",
 ) -> FineTuned:
     """Train the whole backbone with a linear layer on the labelled images, and classify the test images.
 
@@ -83,6 +85,7 @@ def fine_tune(
         batch_size: images per step.
         seed: of the linear layer, the order and the views.
         view_options: changes to the random crops and flips, e.g. {"flip": 0.0} for digits.
+        precision: as in `jointembed.train`.
     """
     if train.labels is None or test.labels is None:
         raise ValueError("train, test: expected sources with labels, got one without")
@@ -97,11 +100,14 @@ def fine_tune(
     batches = EpochBatches(len(train), min(batch_size, len(train)), seed)
     loader: DataLoader[Any] = DataLoader(images, sampler=batches, batch_size=None, num_workers=num_workers(train))
     backbone = copy.deepcopy(model.method.backbone).requires_grad_(True).train()
+    if precision == "auto":
+        trusted = not kernel_beyond_image(backbone, train.channels, model.config.image_size)  # see keep_gradients_true
+        precision = best_precision(model.device.type) if trusted else "32-true"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         classes = int(train.labels.max()) + 1
         classifier = _Classifier(backbone, feature_dim(backbone), classes, lr, weight_decay)
-        fit_quietly(classifier, loader, epochs, model.device)
+        fit_quietly(classifier, loader, epochs, model.device, precision)
         predictions = _predict(classifier.network.to(model.device).eval(), model, test)
     return FineTuned(top1(predictions, test.labels), predictions)
 

@@ -137,11 +137,14 @@ def crops_and_flips(model: Model, view_options: dict[str, Any] | None) -> Views:
     return Views(model.config.image_size, model.method.preset, **options)
 
 
-def fit_quietly(module: L.LightningModule, loader: DataLoader[Any], epochs: int, device: torch.device) -> None:
+def fit_quietly(
+    module: L.LightningModule, loader: DataLoader[Any], epochs: int, device: torch.device, precision: Any = "32-true"
+) -> None:
     """Lightning's fit on one device, without files or words; with a bar on a terminal."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     trainer = L.Trainer(
         max_epochs=epochs,
+        precision=precision,
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,

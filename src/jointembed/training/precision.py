@@ -13,11 +13,15 @@ from jointembed.data.loading import GrowingViews
 log = logging.getLogger("jointembed")
 
 
-def best_precision() -> str:
-    """bf16 autocast where the GPU or the CPU multiplies it natively; emulated elsewhere, it is many times slower."""
-    if torch.cuda.is_available():
+def best_precision(device: str = "auto") -> str:
+    """bf16 autocast where the GPU or the CPU multiplies it natively; emulated elsewhere, it is many times slower.
+
+    Args:
+        device: "cpu", "cuda" or "mps"; "auto" is the one that Lightning would take.
+    """
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
         return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    if torch.backends.mps.is_available():
+    if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
         return "32-true"
     native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return "bf16-mixed" if native else "32-true"
