@@ -47,7 +47,7 @@ def run(
     data: str = "cifar10.npz",
     results: str = "results",
     images: int = 3_000,
-    epochs: int = 4,
+    epochs: int = 3,
     size: int = 64,
     names: tuple[str, ...] = NAMES,
     kept: str = "results/lejepa-architectures-rows.json",
