@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-from timm.optim import get_optimizer_info
+from timm.optim import Lamb, Lars, get_optimizer_info
 from torch import nn
 
 from jointembed import __version__, methods
@@ -223,7 +223,7 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
         if not isinstance(arguments[name], Real):
             raise ValueError(f"{name}: expected a number, got {arguments[name]!r}")
     try:
-        get_optimizer_info(str(arguments["optimizer"]).lower().removeprefix("lookahead_"))
+        optimizer = get_optimizer_info(str(arguments["optimizer"]).lower().removeprefix("lookahead_"))
     except ValueError as error:
         raise ValueError(f"optimizer: expected a name that timm knows, got {arguments['optimizer']!r}") from error
     for name in ("epochs", "batch_size", "num_global", "watch_every", "lr"):
@@ -232,6 +232,11 @@ def _check_arguments(arguments: dict[str, Any]) -> None:
     for name in ("num_local", "weight_decay", "warmup_epochs", "seed"):
         if not arguments[name] >= 0:
             raise ValueError(f"{name}: expected a number of at least 0, got {arguments[name]}")
+    if optimizer.opt_class in (Lamb, Lars) and not arguments["weight_decay"]:
+        raise ValueError(
+            f"weight_decay: expected a number above 0 with {arguments['optimizer']}, which adapts the steps of weights "
+            "that decay, and of no others: without decay it would adapt none, got 0"
+        )
     if not 0 <= arguments["hold_out"] < 1:
         raise ValueError(f"hold_out: expected a share from 0 to below 1, got {arguments['hold_out']}")
     method = str(arguments["method"])
