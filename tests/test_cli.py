@@ -255,11 +255,15 @@ def test_ctrl_c_ends_every_verb_quietly(
     assert capsys.readouterr() == ("", "")
 
 
+GENERATIVE = ("gje", "gmje", "gmje-mdn", "gmje-smc", "lejepa", "lejepa-mdn", "lejepa-vje", "vje")
+
+
 def test_methods_are_listed_with_what_their_models_can_do(capsys: pytest.CaptureFixture[str]) -> None:
     for name in je.methods.names():
         cls, found = je.methods.get(name), je.methods.offers(je.methods.get(name))
         assert found["summary"].endswith(".") and " on a backbone" not in found["summary"]
         assert (found["posterior"] == "yes") == callable(getattr(cls, "posterior", None))
+        assert (found["samples"] == "yes") == (name in GENERATIVE)
         assert found["scores"].split(", ") == list(cls.scores)
         assert all(text for _, text in je.methods.describe_options(cls).values()), name
     main(["methods"])

@@ -10,6 +10,7 @@ from PIL import Image
 import jointembed as je
 from jointembed.cli import main
 from jointembed.decoding import Decoder, DecoderConfig, load_decoder, sample_images, train_decoder
+from jointembed.report.facts import gather
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,25 @@ def test_the_command_line_draws_pictures(folder: Path, tmp_path: Path, capsys: p
     main(["sample", str(folder), *context, "--out", str(tmp_path / "context.png")])
     assert Image.open(tmp_path / "context.png").size == (6 * 9 + 1, 4 * 9 + 1)
     assert "24 pictures" in capsys.readouterr().out
+
+
+def test_a_method_without_a_density_says_which_have_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scored by a Gaussian all the same; refused before a decoder is asked for, or trained."""
+    model = je.train(
+        "digits", "simsiam", "resnet10-tiny", epochs=1, out=tmp_path / "run", batch_size=256, preset="mnist", dim=16,
+        projector_width=32, hold_out=0.0, progress=False,
+    )  # fmt: skip
+    refused = "^method: 'simsiam' has no density to sample from, .*; those that have: gje, gmje, .*, lejepa, .*vje$"
+    for call in (lambda: model.sample(3), lambda: sample_images(tmp_path / "run", 3)):
+        with pytest.raises(ValueError, match=refused):
+            call()
+    for verb in (["sample"], ["decode", "--data", "digits"]):
+        with pytest.raises(SystemExit, match="'simsiam' has no density to sample from"):
+            main([*verb, str(tmp_path / "run")])
+    assert not (tmp_path / "run" / "decoder.json").exists()
+    assert model.anomaly_score(je.data.open_source("digits").batch(range(5))).isfinite().all()
+    (described,) = gather([tmp_path / "run"], "digits", images=100)["runs"]
+    assert "follow no density" in described["missing"]["samples"] and described["samples"] is None
 
 
 def test_bad_input_is_named(folder: Path, run: Path, tmp_path: Path) -> None:

@@ -201,9 +201,11 @@ def sample_images(run: str | Path, n: int, context: Any = None, seed: int = 0) -
 
     if n < 1:
         raise ValueError(f"n: expected at least 1, got {n}")
-    decoder, model = load_decoder(run), load(run)
+    model = load(run)
     if context is None:
-        return decoder.decode(model.sample(n, seed))
+        model.check_generative()  # before a decoder is asked for
+        return load_decoder(run).decode(model.sample(n, seed))
+    decoder = load_decoder(run)
     posterior = model.posterior(context)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

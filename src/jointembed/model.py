@@ -190,13 +190,27 @@ class Model(ModelHubMixin, library_name="jointembed", tags=["self-supervised-lea
         return {name: torch.cat(parts) for name, parts in found.items()}
 
     def sample(self, n: int, seed: int = 0) -> Tensor:
-        """n latents (n, D) drawn from the density of the training embeddings in the method's density space."""
+        """n latents (n, D) drawn from the density of the training embeddings in the method's density space.
+
+        Only of methods whose training brings the embeddings to follow one. The Gaussian that others are scored by is
+        fitted afterwards: what is drawn from it are no embeddings.
+        """
         if n < 1:
             raise ValueError(f"n: expected at least 1, got {n}")
+        self.check_generative()
         density = self.method.density()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return density.sample(torch.Size([n])).cpu()
+
+    def check_generative(self) -> None:
+        """Refuse a method that has nothing to sample from, and say which have."""
+        if not self.method.generative:
+            have = [name for name in methods.names() if methods.get(name).generative]
+            raise ValueError(
+                f"method: {self.config.method!r} has no density to sample from, for nothing in its training makes "
+                f"embeddings follow one; those that have: {', '.join(have)}"
+            )
 
     def posterior(self, images: Any, batch_size: int = 256, progress: bool = True) -> Distribution:
         """A distribution over R^D per image, with batch shape (N,), where the method has one.

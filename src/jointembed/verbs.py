@@ -191,9 +191,14 @@ def decode(run: str, data: Any, epochs: int = 20, batch_size: int = 256, lr: flo
         seed: of the weights and the order.
     """
     from jointembed.decoding import NAMES, train_decoder
+    from jointembed.model import load
 
+    model = load(run)
+    if not hasattr(model.method, "posterior"):
+        model.check_generative()  # a decoder would have nothing to show
     train_decoder(run, data, epochs, batch_size, lr, seed)
-    print(f"{Path(run) / NAMES[1]}: now `jointembed sample {run}`")
+    rest = "" if model.method.generative else " --context IMAGES"
+    print(f"{Path(run) / NAMES[1]}: now `jointembed sample {run}{rest}`")
 
 
 def sample(run: str, n: int = 64, out: str = "samples.png", context: str | None = None, seed: int = 0) -> None:
@@ -286,12 +291,10 @@ def methods(name: str | None = None) -> None:
         print_rows(f"{name}: {methods.summary(cls)}", ("option", "", "default"), rows)
         return
     width = max(map(len, methods.names())) + 2
-    print(
-        "Beside features every method gives a density to sample from: its own, or a Gaussian fitted after training.\n"
-    )
+    print("Beside features every method gives an anomaly score by the density of the training images' embeddings.\n")
     for found in methods.names():
-        text, posterior, density, scores = methods.offers(methods.get(found)).values()
-        gives = ["posterior"] * (posterior == "yes") + ["own density"] * (density == "its own") + [f"scores: {scores}"]
+        text, posterior, samples, scores = methods.offers(methods.get(found)).values()
+        gives = ["posterior"] * (posterior == "yes") + ["samples"] * (samples == "yes") + [f"scores: {scores}"]
         line = f"{found:{width}}{text.partition(': ')[2] or text} [{'; '.join(gives)}]"
         print(textwrap.fill(line, shutil.get_terminal_size().columns, subsequent_indent=" " * width))
     print("\njointembed methods NAME shows a method's options")

@@ -11,11 +11,11 @@ def summary(cls: type[Method]) -> str:
 
 
 def offers(cls: type[Method]) -> dict[str, str]:
-    """In words: what it is, whether it has a posterior per image, what its density is, and its anomaly scores."""
+    """In words: what it is, whether it has a posterior per image and a density to sample, and its anomaly scores."""
     return {
         "summary": summary(cls),
         "posterior": "yes" if hasattr(cls, "posterior") else "",
-        "density": "Gaussian, fitted after training" if cls.density is Method.density else "its own",
+        "samples": "yes" if cls.generative else "",
         "scores": ", ".join(cls.scores),
     }
 

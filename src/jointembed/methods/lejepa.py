@@ -99,6 +99,7 @@ class LeJEPA(Method, name="lejepa"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
+    generative = True
     preset = "lejepa"
 
     def __init__(

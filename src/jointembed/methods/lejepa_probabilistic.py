@@ -151,6 +151,7 @@ class ProbabilisticLeJEPA(Method):
 
     spaces: tuple[str, ...] = ("backbone", "projector")
     density_space = "projector"
+    generative = True
     preset = "lejepa"
 
     def __init__(

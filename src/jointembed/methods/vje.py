@@ -177,6 +177,7 @@ class VJE(Method, name="vje"):
 
     spaces: tuple[str, ...] = ("z", "mu", "variance")
     density_space = "z"
+    generative = True
     preset = "moco-v2"
     scores = ("joint", "sphere", "variance", "entropy", "density")
 

@@ -194,6 +194,8 @@ def _samples(model: Model, folder: Path, encoded: Encoded, seed: int) -> dict[st
     """Draws from the latent density, the images nearest to each, and how near these are."""
     if not has_density(model) or not encoded.latents.isfinite().all():
         return {"missing": "The run has no density to draw from: its training ended before the last step."}
+    if not model.method.generative:
+        return {"missing": f"{model.method.name} brings its embeddings to follow no density that could be drawn from."}
     drawn = model.sample(DRAWS, seed)
     distance, index = nearest(encoded.latents, drawn, 5)
     between, _ = nearest(encoded.latents, encoded.latents, 1, same=True)

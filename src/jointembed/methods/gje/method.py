@@ -58,6 +58,7 @@ class GJE(Method, name="gje"):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
+    generative = True
     preset = "moco-v2"
 
     joint_mean: Tensor

@@ -18,6 +18,7 @@ class SphereMethod(Method):
 
     spaces = ("backbone", "projector")
     density_space = "projector"
+    generative = True
     preset = "lejepa"
 
     def __init__(
