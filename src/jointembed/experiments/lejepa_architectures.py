@@ -16,7 +16,7 @@ from .small import accuracies, parts, rounded, trained
 
 LARGEST = 5.0  # million parameters, without a classifier
 FAMILIES: dict[str, tuple[str, ...]] = {
-    "ResNet": ("resnet10t", "resnet10-narrow"),
+    "ResNet": ("resnet10t",),
     "RegNet": ("regnetx_002", "regnety_002"),
     "DLA": ("dla46_c",),
     "ShuffleNet": ("shufflenet_v2_x0_5",),
@@ -65,7 +65,7 @@ def run(
         images: training images.
         epochs: passes over them.
         size: side of images and views.
-        names: of networks, timm's or the small ones here.
+        names: of networks, by timm's names or those of the small ones here.
         kept: where finished trainings are remembered.
         jobs: trainings beside each other; by default one per core.
         changes: arguments of `jointembed.train` to change.
