@@ -112,7 +112,10 @@ def test_one_criterion_for_all_methods_is_one_ranking_with_a_warning(
     lejepa = write_run(tmp_path / "lejepa", "lejepa", 9)  # no metrics.csv is needed for this
     found = select([others[0], lejepa], "rank_me", images)
     assert [row["rank"] for row in found.rows] == [1, 2]
-    assert found.notes == ["rank_me: the runs differ in method or backbone, across which it says less"]
+    less = "the runs differ in method or backbone, across which it says less"
+    assert found.notes == [f"rank_me: {less}"]
+    by_default = select([others[0], lejepa], "uniformity", images)
+    assert by_default.notes == [f"uniformity: {less}; across methods rank_me ordered better"]
 
 
 def test_bad_runs_are_refused_by_name_before_any_work(

@@ -26,7 +26,7 @@ def test_the_table_fills_the_rows_that_were_run_and_says_which_were_not(shapes, 
         shapes, str(tmp_path), minutes, ("simclr",), images=300, one_class_epochs=1, kept=kept, changes=smallest
     )
     rows = {row["method"]: row for row in json.loads((tmp_path / "cifar10-table.json").read_text())["rows"]}
-    assert tuple(rows) == methods.names()
+    assert tuple(rows) == ("simclr", *(name for name in methods.names() if name != "simclr"))  # best first
     timing, cell = cells
     assert cell["method"] == timing["method"] == "simclr"
     assert cell["temperature"] == timing["temperature"] == cifar10_table.SETTINGS["simclr"]["temperature"]

@@ -81,7 +81,7 @@ def select(
     better; it needs no images. The others measure the features of `data`: "rank_me", "effective_rank", "lidar" and
     "isotropy", higher is better, "uniformity" and "alpha_req", here |alpha - 1|, lower is better. A high rank is
     necessary for good features rather than enough, and highest of all before a network has learned: compare runs of
-    one method on one backbone, and of one length.
+    one method on one backbone, and of one length. Between methods trained as long, "rank_me" ordered best.
 
     Runs are ranked among those with the same criterion only.
 
@@ -206,7 +206,8 @@ def _notes(configs: dict[Path, Config], chosen: dict[Path, str]) -> list[str]:
             what = "losses" if name == "lejepa" else "views"
             notes.append(f"{name}: the runs differ in {', '.join(different)}, so that their {what} are not alike")
         if name != "lejepa" and len({(config.method, config.backbone) for config in group.values()}) > 1:
-            notes.append(f"{name}: the runs differ in method or backbone, across which it says less")
+            better = "; across methods rank_me ordered better" if name == OTHERS else ""
+            notes.append(f"{name}: the runs differ in method or backbone, across which it says less{better}")
     for run, name in chosen.items():
         epochs = configs[run].training.get("epochs")
         if name == "lejepa" and isinstance(epochs, int) and _final(run)[0] < epochs:
