@@ -20,7 +20,7 @@ from jointembed.methods.gje import (
     primal_prediction,
     rff_gje_loss,
 )
-from jointembed.methods.gje.losses import whiten
+from jointembed.methods.gje.losses import primal_terms, whiten
 from jointembed.metrics import effective_rank, knn_predict
 from jointembed.training import Diverged
 
@@ -50,10 +50,22 @@ def test_two_views_in_the_method_are_both_directions_of_the_loss(variant):
 
 def test_local_views_are_contexts_only(monkeypatch):
     method, seen = tiny_gje(), []
-    monkeypatch.setattr(method, "_terms", lambda c, t: seen.append((c, t)) or primal_gje_loss(c, t))
+    terms = method._terms
+    monkeypatch.setattr(method, "_terms", lambda c, t: seen.append((len(c), len(t))) or terms(c, t))
     views = [torch.randn(12, 1, 8, 8) for _ in range(2)] + [torch.randn(12, 1, 4, 4) for _ in range(2)]
     method(views, 2)["loss"].backward()
-    assert len(seen) == 2 * 1 + 2 * 2
+    assert seen == [(2 * 1 + 2 * 2,) * 2]
+
+
+@pytest.mark.parametrize("entropy", ["marginal", "joint"])
+def test_all_pairs_at_once_are_the_mean_of_the_loss_over_each(entropy):
+    torch.manual_seed(0)
+    z = torch.randn(2, 5, 12, 8).double().requires_grad_()
+    together = primal_terms(*F.normalize(z, dim=-1), 3.0, entropy, 0.05)
+    each = [primal_gje_loss(*pair, 3.0, entropy, 0.05) for pair in zip(*z, strict=True)]
+    alone = {name: torch.stack([one[name] for one in each]).mean() for name in together}
+    torch.testing.assert_close(together, alone)
+    torch.testing.assert_close(*(torch.autograd.grad(found["loss"], z) for found in (together, alone)))
 
 
 def test_joint_moments_and_bank_are_those_of_the_pairs():

@@ -53,13 +53,13 @@ def check_features(num_features: int) -> None:
 
 
 def add_diagonal(matrix: Tensor, value: float | Tensor) -> Tensor:
-    return matrix + value * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return matrix + value * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
 
 
 def cholesky(matrix: Tensor, name: str, value: float | Tensor) -> Tensor:
     """The factor; where there is none, the argument `name`, which stands on the diagonal, is too small."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    if failed:
+    if failed.any():
         raise ValueError(
             f"{name}: expected enough for a matrix that is positive definite in {matrix.dtype}, got {float(value):g}"
         )

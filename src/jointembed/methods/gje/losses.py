@@ -122,13 +122,22 @@ def primal_gje_loss(
     check_weights(alignment_weight=alignment_weight, jitter=jitter)
     if z_context.shape != z_target.shape:
         raise ValueError(f"z_target: expected {tuple(z_context.shape)} as z_context has, got {tuple(z_target.shape)}")
-    weight = z_context.shape[1] if alignment_weight is None else alignment_weight
-    z_context, z_target = F.normalize(z_context, dim=1), F.normalize(z_target, dim=1)
-    alignment = mean_over_ranks((z_context - z_target).square().sum(1).mean(), len(z_context))
+    return primal_terms(F.normalize(z_context, dim=1), F.normalize(z_target, dim=1), alignment_weight, entropy, jitter)
+
+
+def primal_terms(
+    context: Tensor, target: Tensor, alignment_weight: float | None, entropy: str, jitter: float
+) -> dict[str, Tensor]:
+    """What `primal_gje_loss` is of unit vectors (B, d); of stacks (P, B, d), the mean over the P pairs of views.
+
+    All pairs at once: between processes, a collective for each pair took a third of a step of four views.
+    """
+    weight = context.shape[-1] if alignment_weight is None else alignment_weight
+    alignment = mean_over_ranks((context - target).square().sum(-1).mean(), context.shape[-2])
     if entropy == "joint":
-        volume = half_log_det(torch.cat([z_context, z_target], 1), jitter)
+        volume = half_log_det(torch.cat([context, target], -1), jitter).mean()
     else:
-        volume = half_log_det(z_context, jitter) + half_log_det(z_target, jitter)
+        volume = half_log_det(torch.stack([context, target]), jitter).sum(0).mean()
     return {"loss": weight * alignment - volume, "alignment": alignment, "entropy": volume}
 
 
@@ -172,8 +181,11 @@ def hsic_loss(
 
 
 def half_log_det(z: Tensor, jitter: float) -> Tensor:
-    """1/2 log|S|, S = Z^T Z / B about the origin (Eq. 7) with jitter: the entropy of N(0, S) but for a constant."""
-    return _moment_factor(z, jitter).diagonal().log().sum()
+    """1/2 log|S| (...) of Z (..., B, D), S = Z^T Z / B about the origin (Eq. 7) with jitter.
+
+    It is the entropy of N(0, S) but for a constant.
+    """
+    return _moment_factor(z, jitter).diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def whiten(z: Tensor, jitter: float) -> Tensor:
@@ -183,8 +195,9 @@ def whiten(z: Tensor, jitter: float) -> Tensor:
 
 
 def _moment_factor(z: Tensor, jitter: float) -> Tensor:
-    moment = sum_over_ranks(z.mT @ z) / rows_of_all_ranks(z)
-    return cholesky(add_diagonal(moment, jitter * moment.detach().diagonal().mean()), "jitter", jitter)
+    moment = sum_over_ranks(z.mT @ z) / rows_of_all_ranks(z, -2)
+    scale = moment.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    return cholesky(add_diagonal(moment, jitter * scale), "jitter", jitter)
 
 
 def _hsic(context: Tensor, target: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 from jointembed._distributed import everywhere, gather_rows, mean_over_ranks, rows_of_all_ranks, sum_over_ranks
 from jointembed.methods.base import Method, at_least_float32, encode_views, feature_dim
 from jointembed.methods.lejepa import projector_mlp
+from jointembed.methods.stacks import average, directed_pairs
 from jointembed.methods.teacher import moving_average
 
 from .kernels import Kernel, add_diagonal, check_features, check_kernel
@@ -20,7 +21,7 @@ from .losses import (
     check_weights,
     dual_gje_loss,
     hsic_loss,
-    primal_gje_loss,
+    primal_terms,
     rff_gje_loss,
     whiten,
 )
@@ -129,11 +130,11 @@ class GJE(Method, name="gje"):
                 targets = self._project(self.average, views[:num_global])
         if not everywhere(z.isfinite().all() & targets.isfinite().all()):
             return {"loss": sum_over_ranks(z.sum() + targets.sum())}  # the trainer knows what to say
-        pairs = [(z[i], targets[j]) for i in range(len(views)) for j in range(num_global) if i != j]
+        first, second = map(list, zip(*directed_pairs(len(views), num_global), strict=True))
+        pairs = z[first], targets[second]  # (P, N, D) each
         if self.training:
-            self._remember(*(torch.stack([pair[side].detach() for pair in pairs]) for side in (0, 1)))
-        directions = [self._terms(*pair) for pair in pairs]
-        terms = {name: torch.stack([one[name] for one in directions]).mean() for name in directions[0]}
+            self._remember(*(side.detach() for side in pairs))
+        terms = self._terms(*pairs)
         if self.average is None:
             return terms
         process = {name: value.detach() for name, value in self._process().items() if name != "kernel"}
@@ -154,8 +155,13 @@ class GJE(Method, name="gje"):
         }
 
     def _terms(self, context: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The means over pairs of views, (P, N, D) each."""
         if self.variant == "primal":
-            return primal_gje_loss(context, target, self.alignment_weight, self.entropy, self.jitter)
+            with torch.autocast(context.device.type, enabled=False):
+                return primal_terms(context, target, self.alignment_weight, self.entropy, self.jitter)
+        return average([self._pair_terms(*pair) for pair in zip(context, target, strict=True)])
+
+    def _pair_terms(self, context: Tensor, target: Tensor) -> dict[str, Tensor]:
         if self.variant == "hsic":
             return hsic_loss(context, target, None, True, self.entropy_weight, self.jitter)
         # Whitened, the targets' d_t channels are independent, as the process takes them to be. It is what keeps their
@@ -171,9 +177,9 @@ class GJE(Method, name="gje"):
         joint = torch.cat([context, target], -1).flatten(0, 1)
         with torch.autocast(joint.device.type, enabled=False):
             moment = joint.mT @ joint / len(joint)
-        for average, now in ((self.joint_mean, joint.mean(0)), (self.joint_moment, moment)):
+        for kept, now in ((self.joint_mean, joint.mean(0)), (self.joint_moment, moment)):
             now = mean_over_ranks(now, len(joint))
-            average.copy_(torch.where(average.isnan(), now, average.lerp(now, 1 - MOMENT_DECAY)))
+            kept.copy_(torch.where(kept.isnan(), now, kept.lerp(now, 1 - MOMENT_DECAY)))
         if self.average is not None:
             for bank, new in ((self.bank_context, context), (self.bank_target, target)):
                 bank.copy_(torch.cat([bank, gather_rows(new, 1)[0].flatten(0, 1)])[-len(bank) :])
