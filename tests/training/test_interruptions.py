@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tiny import TINY, tiny_network
 
 import jointembed as je
+from jointembed._distributed import _Sum
 from jointembed.methods.lejepa import LeJEPA
 
 CLOCK = ("images_per_second", "minutes")
@@ -168,6 +169,23 @@ def test_a_run_told_to_end_goes_on_in_the_middle_of_its_epoch(tmp_path: Path, wh
         assert f"SIGTERM at step {after}; go on with --resume auto" in (out / "log.txt").read_text()
     assert in_child(lambda: train(out)) == 0
     assert_same_run(out, whole)
+
+
+@pytest.mark.parametrize("told", ["first", "second", pytest.param("both", marks=pytest.mark.soak)])
+def test_processes_told_to_end_one_or_all_end_together(tmp_path: Path, told: str) -> None:
+    """In the middle of a loss that talks to the other process, where a handler that does so too would wait for ever."""
+    options = {"epochs": 2, "batch_size": 64, "devices": 2, "strategy": "ddp"}
+
+    def ended() -> None:
+        if told in ("both", ("first", "second")[int(os.environ["RANK"])]):
+            call_at(_Sum, "backward", 14, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        soaked(tmp_path / "x", options)
+
+    assert in_ranks(lambda: soaked(tmp_path / "whole", options), 2) == [0, 0]
+    assert in_ranks(ended, 2) == [143, 143]
+    assert torch.load(tmp_path / "x" / "checkpoint.ckpt", weights_only=True)["global_step"] not in (0, 11, 22)
+    assert in_ranks(lambda: soaked(tmp_path / "x", options), 2) == [0, 0]
+    assert_same_run(tmp_path / "x", tmp_path / "whole")
 
 
 def test_gradients_under_accumulation_are_in_no_checkpoint_and_the_run_goes_back_an_epoch(tmp_path: Path) -> None:

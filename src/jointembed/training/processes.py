@@ -2,12 +2,15 @@
 
 import atexit
 import logging
+from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import distributed
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from jointembed._distributed import everywhere
 from jointembed.model import Model
 
 from .sharding import FullySharded
@@ -36,6 +39,25 @@ def warn_of_batch_norm(model: Model, trainer: L.Trainer) -> None:
             "that matter less",
             trainer.world_size,
         )
+
+
+class EndTogether(L.Callback):
+    """When ranks are told to end, whichever of them, all stop after the same step.
+
+    Lightning tells the others from within the signal's handler. Where that runs between two collectives of a loss,
+    ranks wait for each other in different ones for ever.
+    """
+
+    def __init__(self, trainer: L.Trainer) -> None:
+        self.told = False
+        trainer._signal_connector._sigterm_notifier_fn = self.tell  # type: ignore[method-assign]
+
+    def tell(self, signum: Any, _: Any) -> None:
+        self.told = True
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if not everywhere(torch.tensor(not self.told, device=module.device)):
+            trainer._signal_connector.received_sigterm = True  # what Lightning looks at after the step
 
 
 def share(model: Model, trainer: L.Trainer) -> None:

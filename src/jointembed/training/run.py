@@ -28,7 +28,7 @@ from .loggers import make_loggers
 from .logs import log_file, only_errors
 from .module import Batches, TrainingModule
 from .precision import keep_gradients_true
-from .processes import fitting_batch, share, warn_of_batch_norm
+from .processes import EndTogether, fitting_batch, share, warn_of_batch_norm
 from .sharding import to_train
 
 log = logging.getLogger("jointembed")
@@ -174,7 +174,8 @@ def train(
             module = TrainingModule(in_training, views, optimizer, lr, weight_decay, warmup_epochs, seed)
             start = Start()
             watches = _watches(model, source, watch_every, stop_on_collapse, seed)
-            ours = [*gathering, *watches, Progress(progress), RunFolder(folder, model, start)]
+            ending = [EndTogether(lightning)] if lightning.world_size > 1 else []
+            ours = [*gathering, *ending, *watches, Progress(progress), RunFolder(folder, model, start)]
             lightning.callbacks += ours  # type: ignore[attr-defined]  # Lightning's connector gives it this list
             keep_freed_memory()
             module.method.train()
