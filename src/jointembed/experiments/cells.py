@@ -84,10 +84,13 @@ def begin(threads: int) -> None:
     Thread(target=end, daemon=True).start()
 
 
-def spent(began: float, found: Iterable[dict[str, Any]], jobs: int | None) -> float:
-    """Seconds since `began`, or all trainings' `minutes` if these are more: some are remembered from earlier starts."""
-    trainings = 60 * sum(one.get("minutes", 0.0) for one in found) / (jobs or os.cpu_count() or 1)
-    return max(time.perf_counter() - began, trainings)
+def spent(began: float, found: Iterable[dict[str, Any]], jobs: int | None, alone: float = 0.0) -> float:
+    """Seconds since `began`, or all trainings' `minutes` if these are more: some are remembered from earlier starts.
+
+    `alone` are the minutes of what ran with nothing beside it.
+    """
+    beside = sum(one.get("minutes", 0.0) for one in found) / (jobs or os.cpu_count() or 1)
+    return max(time.perf_counter() - began, 60 * (alone + beside))
 
 
 def remembered(kept: Path) -> dict[str, dict[str, Any]]:

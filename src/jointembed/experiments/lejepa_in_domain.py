@@ -1,5 +1,6 @@
 """LeJEPA, Figure 12 and Tables 3 and 5: pretraining on a small set itself, against training from scratch on labels."""
 
+import csv
 import itertools
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from jointembed.evaluation.fine_tune import fine_tune
 from jointembed.evaluation.linear import linear_accuracy
 from jointembed.model import Model
 
-from .cells import run_cells
+from .cells import run_cells, spent
 from .lejepa_architectures import untrained
 from .results import command, write_results
 from .small import SMALL, over_seeds, parts, rounded
@@ -86,10 +87,10 @@ def run(
     def cell(arm: str, k: int | None, draw: int, lr: float, held_out: bool) -> dict[str, Any]:
         return shared | {"pretrained": PRETRAINED[arm], "k": k, "draw": draw, "lr": lr, "held_out": held_out}
 
-    trials = _accuracies([cell(*arm, 0, lr, held_out=True) for arm in arms for lr in rates], Path(kept), jobs)
+    trials = _tune([cell(*arm, 0, lr, held_out=True) for arm in arms for lr in rates], Path(kept), jobs)
     chosen = {arm: max(zip(some, rates, strict=True))[1] for arm, some in zip(arms, _rows(trials, rates), strict=True)}
     seeds = range(draws)
-    ended = _accuracies([cell(*arm, n, chosen[arm], held_out=False) for arm in arms for n in seeds], Path(kept), jobs)
+    ended = _tune([cell(*arm, n, chosen[arm], held_out=False) for arm in arms for n in seeds], Path(kept), jobs)
     found = dict(zip(arms, _rows(ended, seeds), strict=True))
     found |= {("frozen", k): values for k, values in frozen(model, source, test, shots, draws).items()}
     rows = [row(k, found, chosen) for k in (*shots, None)]
@@ -97,7 +98,10 @@ def run(
         f"LeJEPA, {epochs} epochs on {len(source):,} images of {Path(data).stem} without labels, then some labels: "
         f"tiny ResNet-10, {draws} draws, test images"
     )
-    write_results(Path(results), "lejepa-in-domain", title, rows, command(run, arguments), time.perf_counter() - began)
+    with (Path(out) / "metrics.csv").open() as file:
+        pretraining = float(list(csv.DictReader(file))[-1]["minutes"])  # of all starts of the run
+    seconds = spent(began, trials + ended, jobs, pretraining)
+    write_results(Path(results), "lejepa-in-domain", title, rows, command(run, arguments), seconds)
     draw_curves(found, len(source) / len(source.labels.unique()), Path(results) / "lejepa-in-domain.png")
 
 
@@ -135,15 +139,16 @@ def frozen(model: Model, source: Source, test: Source, shots: Sequence[int], dra
     return found | {None: [100 * linear_accuracy(z, source.labels, z_test, test.labels)]}
 
 
-def _accuracies(cells: list[dict[str, Any]], kept: Path, jobs: int | None) -> list[float]:
+def _tune(cells: list[dict[str, Any]], kept: Path, jobs: int | None) -> list[dict[str, float]]:
     """In the order of the cells; the longest are run first, so that no core is left with one of them at the end."""
     order = sorted(range(len(cells)), key=lambda i: -(cells[i]["k"] or 10**9))
     outcomes = run_cells(labelled_cell, [cells[i] for i in order], kept, jobs)
     found = dict(zip(order, outcomes, strict=True))
-    return [found[i]["accuracy"] for i in range(len(cells))]
+    return [found[i] for i in range(len(cells))]
 
 
-def _rows(values: list[float], columns: Sequence[Any]) -> list[list[float]]:
+def _rows(outcomes: list[dict[str, float]], columns: Sequence[Any]) -> list[list[float]]:
+    values = [one["accuracy"] for one in outcomes]
     return [values[start : start + len(columns)] for start in range(0, len(values), len(columns))]
 
 
