@@ -114,10 +114,11 @@ def _sigreg(views: int, rows: int, slices: int, block: int) -> Payload:
 def _gje(variant: str, n: Sizes, pairs: int) -> Payload:
     matrix, rows = n.dim**2, n.batch * n.dim
     found = _reduce(1 + (2 * n.dim + 1) + (4 * matrix + 1))  # whether all is finite; the pairs' moments
-    if variant in ("gje", "gje, hsic"):
-        found += _reduce(4 * matrix + 2) * pairs  # both views' entropies
-        both = _gather(rows) + _reduce(n.ranks * rows)
-        return found + (_reduce(2 * 2) if variant == "gje" else both * 2) * pairs
+    if variant == "gje":
+        return found + _reduce(4 * matrix * pairs + 1 + 2 * 2)  # both views' entropies, of all pairs; the alignment
+    if variant == "gje, hsic":
+        entropies, both = _reduce(4 * matrix + 2), _gather(rows) + _reduce(n.ranks * rows)
+        return found + (entropies + both * 2) * pairs
     found += _gather(pairs * rows) * 2 + _reduce(1)  # the bank
     found += _reduce(matrix + 1) * pairs  # whitening, of targets without a gradient
     if variant == "gje, dual":
