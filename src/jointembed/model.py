@@ -192,8 +192,8 @@ class Model(ModelHubMixin, library_name="jointembed", tags=["self-supervised-lea
     def sample(self, n: int, seed: int = 0) -> Tensor:
         """n latents (n, D) drawn from the density of the training embeddings in the method's density space.
 
-        Only of methods whose training brings the embeddings to follow one. The Gaussian that others are scored by is
-        fitted afterwards: what is drawn from it are no embeddings.
+        Only of methods whose loss holds a density of embeddings or latents. The Gaussian that others are scored by has
+        no part in their training: nothing makes what is drawn from it like their embeddings.
         """
         if n < 1:
             raise ValueError(f"n: expected at least 1, got {n}")

@@ -41,7 +41,7 @@ class Method(nn.Module, ABC):
     spaces: tuple[str, ...]  # what `encode` returns; the first is what people want as features
     density_space: ClassVar[str]  # where `log_prob`, `sample` and the anomaly score live
     preset: ClassVar[str]  # augmentation of the method's paper
-    generative: ClassVar[bool] = False  # whether training brings embeddings to follow a density one can draw from
+    generative: ClassVar[bool] = False  # whether the loss holds a density of embeddings or latents: what to draw from
     scores: ClassVar[tuple[str, ...]] = ("density",)  # anomaly scores; the first, minus a log-density, is the default
 
     clock = Clock()

@@ -130,7 +130,7 @@ def primal_terms(
 ) -> dict[str, Tensor]:
     """What `primal_gje_loss` is of unit vectors (B, d); of stacks (P, B, d), the mean over the P pairs of views.
 
-    All pairs at once: between processes, a collective for each pair took a third of a step of four views.
+    All pairs at once: between processes, collectives for each pair took nearly a third of a step of four views.
     """
     weight = context.shape[-1] if alignment_weight is None else alignment_weight
     alignment = mean_over_ranks((context - target).square().sum(-1).mean(), context.shape[-2])
