@@ -33,6 +33,8 @@ def test_cells_come_in_order_and_are_computed_once(tmp_path):
 def test_a_fresh_cell_has_a_process_of_its_own(tmp_path):
     found = run_cells(where, [{"cell": 1}, {"cell": 2}], tmp_path / "kept.json", jobs=1, fresh=True)
     assert len({one["process"] for one in found} - {os.getpid()}) == 2
+    for one in found:  # torch and whatever brings threads of its own, for NumPy, SciPy and OpenMP
+        assert len(one) >= 4 and set(one.values()) - {one["process"]} == {1}
 
 
 def test_some_cells_by_name_bring_what_is_remembered_of_the_others(tmp_path):

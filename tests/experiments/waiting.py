@@ -1,15 +1,19 @@
-"""Cells that say which process they are in; run by a test that kills it, one that then never ends."""
+"""Cells that say which process they are in and with how many threads; one that never ends, for a test to kill."""
 
 import os
 import sys
 import time
 from pathlib import Path
 
+import torch
+from threadpoolctl import threadpool_info
+
 from jointembed.experiments.cells import run_cells
 
 
 def where(cell: int) -> dict[str, int]:
-    return {"process": os.getpid()}
+    threads = {"torch": torch.get_num_threads()}
+    return {"process": os.getpid()} | threads | {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
 
 
 def wait(told: str) -> dict[str, int]:

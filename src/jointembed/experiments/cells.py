@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from jointembed._files import atomic
 
@@ -81,6 +83,10 @@ def begin(threads: int) -> None:
         os._exit(1)
 
     torch.set_num_threads(threads)
+    # NumPy's and SciPy's as well: threads of every process on every core, each waiting busily for its others, made a
+    # linear probe take twelve times as long. Only libraries that are loaded can be limited.
+    import_module("jointembed.evaluation")
+    threadpool_limits(threads)
     Thread(target=end, daemon=True).start()
 
 
