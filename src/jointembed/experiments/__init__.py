@@ -4,10 +4,12 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from jointembed._text import closest_first
+
 EXPERIMENTS = {
     "cifar10-table": "every method on CIFAR-10, the same minutes each: the table grows row by row",
     "cifar10-rates": "the learning rate that each method of this table was given",
-    "cifar10-flagship": "recipes for CIFAR-10 on two cores: LeJEPA, VJE and GMJE beside the GMJE paper's GPU runs",
+    "cifar10-flagship": "recipes for CIFAR-10 on two cores: GJE, LeJEPA, GMJE and VJE beside a paper's GPU runs",
     "cifar10-search": "the short trials that these recipes were chosen by",
     "lejepa-cifar10": "LeJEPA with the narrow ResNet-10 on CIFAR-10, 15 epochs",
     "lejepa-selection": "LeJEPA, Figures 10 and 11: which run is best, without labels",
@@ -40,5 +42,5 @@ EXPERIMENTS = {
 def get(name: str) -> Callable[..., Any]:
     """The function that runs the experiment of that name."""
     if name not in EXPERIMENTS:
-        raise ValueError(f"name: expected one of {', '.join(EXPERIMENTS)}, got {name!r}")
+        raise ValueError(f"name: expected one of {', '.join(closest_first(name, EXPERIMENTS))}, got {name!r}")
     return importlib.import_module(f"jointembed.experiments.{name.replace('-', '_')}").run

@@ -47,7 +47,7 @@ def run(
     data: str = "cifar10.npz",
     results: str = "results",
     images: int = 3_000,
-    epochs: int = 3,
+    epochs: int = 6,
     size: int = 64,
     names: tuple[str, ...] = NAMES,
     kept: str = "results/lejepa-architectures-rows.json",
@@ -57,7 +57,8 @@ def run(
     """Train every network on a part of CIFAR-10 with the same arguments; its features beside those it began with.
 
     Most of these networks shrink an image 32 times: images are enlarged, so that something is left to pool. All are
-    trained in float32: on a CPU bf16 halves the speed of those built from depthwise convolutions.
+    trained in float32: on a CPU bf16 halves the speed of those built from depthwise convolutions. Batches are small for
+    the sake of the number of steps, which is still too low for some: with `--names` and `--epochs` they get more.
 
     Args:
         data: CIFAR-10 as an .npz, or its name.
@@ -72,7 +73,7 @@ def run(
     """
     arguments, began = dict(locals()), time.perf_counter()
     shared: dict[str, Any] = {"data": data, "images": images, "epochs": epochs, "image_size": size, "view_size": size}
-    shared |= {"num_slices": 256, "precision": "32-true", "seed": 0, **(changes or {})}
+    shared |= {"batch_size": 32, "num_slices": 256, "precision": "32-true", "seed": 0, **(changes or {})}
     cells = [shared | {"backbone": name} for name in names]
     found = dict(zip(names, run_cells(architecture_cell, cells, Path(kept), jobs), strict=True))
     rows = [row(name, ours) for name, ours in found.items()]
