@@ -83,9 +83,9 @@ def test_select_ranks_as_python_does(tmp_path: Path, capsys: pytest.CaptureFixtu
     (lejepa / "metrics.csv").write_text("epoch,loss\n0,0.5\n")
     main(["select", str(lejepa), *runs, "--data", str(images)])
     said = capsys.readouterr().out
-    assert "by lejepa" in said and "by uniformity" in said
+    assert "by lejepa" in said and "by information" in said
     assert f"{0.5 / 0.02**0.4:.5g}" in said
-    assert "ranked apart, by lejepa and by uniformity" in said
+    assert "ranked apart, by lejepa and by information" in said
     with pytest.raises(
         SystemExit, match=r"^jointembed: data: expected images to measure features of, for .*v0 \(vje\)"
     ):

@@ -95,14 +95,14 @@ def select(
 
     Args:
         runs: the run folders.
-        criterion: lejepa (training loss / lambda^0.4, for LeJEPA runs), or a measure of the features of data: rank_me,
-            effective_rank, lidar, alpha_req, isotropy, uniformity. By default lejepa for LeJEPA runs and uniformity for
-            others, which are then ranked apart.
+        criterion: lejepa (training loss / lambda^0.4, for LeJEPA runs), or a measure of the features of data:
+            information, the best where views are alike, rank_me, effective_rank, lidar, alpha_req, isotropy,
+            uniformity. By default lejepa for LeJEPA runs and information for others, which are then ranked apart.
         data: images, labels unused: a folder, an .npz or .npy file, or the name of a data set; lejepa needs none.
         images: at most so many of them.
         space: which embedding is measured, e.g. projector; by default the features.
         root: where torchvision data sets are, or go.
-        seed: of the views that lidar is measured on.
+        seed: of the views that information and lidar are measured on.
         out: a JSON file for the ranking.
     """
     import json

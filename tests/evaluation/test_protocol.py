@@ -9,7 +9,7 @@ from untrained import untrained_model
 import jointembed as je
 from jointembed.data import Source, Views, open_source
 from jointembed.evaluation import confusion, embed_views, feature_geometry, few_shot, fine_tune, linear_predict
-from jointembed.metrics import alignment, gaussianity, knn_predict, lidar, rank_me, uniformity
+from jointembed.metrics import alignment, gaussianity, information, knn_predict, lidar, rank_me, uniformity
 from jointembed.model import Model
 
 
@@ -69,7 +69,7 @@ def test_the_geometry_is_that_of_the_embeddings(model: Model, digits: tuple[Sour
     z, views = model.embed(images), embed_views(model, images, 10)
     assert found["rank_me"] == pytest.approx(rank_me(z))
     assert found["uniformity"] == pytest.approx(uniformity(z))
-    assert found["lidar"] == pytest.approx(lidar(views))
+    assert found["lidar"] == pytest.approx(lidar(views)) and found["information"] == pytest.approx(information(views))
     assert found["alignment"] == pytest.approx(alignment(views))
     normal = gaussianity(model.embed(images, "projector"))
     assert found["sigreg"] == pytest.approx(normal.value)

@@ -9,7 +9,7 @@ from untrained import write_run
 import jointembed as je
 from jointembed.data import open_source
 from jointembed.evaluation import embed_views, select
-from jointembed.metrics import alpha_req, lidar, rank_me, uniformity
+from jointembed.metrics import alpha_req, information, lidar, rank_me, uniformity
 
 SAME = {"data": "digits", "batch_size": 128, "epochs": 2}
 
@@ -75,23 +75,24 @@ def images() -> torch.Tensor:
     return open_source("digits").batch(range(60))
 
 
-@pytest.mark.parametrize("criterion", ["auto", "rank_me", "alpha_req", "lidar"])
+@pytest.mark.parametrize("criterion", ["auto", "rank_me", "alpha_req", "lidar", "uniformity"])
 def test_other_methods_are_ranked_by_their_features(others: list[Path], images: torch.Tensor, criterion: str) -> None:
     found = select(others, criterion, images)
     models = [je.load(run) for run in others]
-    if criterion == "lidar":
-        value = [lidar(embed_views(model, open_source(images), 10)) for model in models]
+    if criterion in ("auto", "lidar"):
+        measure = lidar if criterion == "lidar" else information
+        value = [measure(embed_views(model, open_source(images), 10)) for model in models]
     elif criterion == "alpha_req":
         value = [abs(alpha_req(model.embed(images)) - 1) for model in models]
     elif criterion == "rank_me":
         value = [rank_me(model.embed(images)) for model in models]
     else:
         value = [uniformity(model.embed(images)) for model in models]
-    lower_is_better = criterion in ("auto", "alpha_req")
+    lower_is_better = criterion in ("uniformity", "alpha_req")
     best_first = sorted(range(3), key=lambda i: value[i] if lower_is_better else -value[i])
     assert [row["run"] for row in found.rows] == [str(others[i]) for i in best_first]
     assert [row["value"] for row in found.rows] == pytest.approx([value[i] for i in best_first])
-    assert {row["criterion"] for row in found.rows} == {"uniformity" if criterion == "auto" else criterion}
+    assert {row["criterion"] for row in found.rows} == {"information" if criterion == "auto" else criterion}
     assert found.notes == []
 
 
@@ -101,9 +102,9 @@ def test_two_criteria_give_two_rankings_and_a_note(tmp_path: Path, others: list[
     assert [(row["run"], row["criterion"], row["rank"]) for row in found.rows] == [
         (str(b), "lejepa", 1),
         (str(a), "lejepa", 2),
-        (str(others[0]), "uniformity", 1),
+        (str(others[0]), "information", 1),
     ]
-    assert "ranked apart, by lejepa and by uniformity: their values cannot be compared" in found.notes[0]
+    assert "ranked apart, by lejepa and by information: their values cannot be compared" in found.notes[0]
 
 
 def test_one_criterion_for_all_methods_is_one_ranking_with_a_warning(
@@ -114,8 +115,8 @@ def test_one_criterion_for_all_methods_is_one_ranking_with_a_warning(
     assert [row["rank"] for row in found.rows] == [1, 2]
     less = "the runs differ in method or backbone, across which it says less"
     assert found.notes == [f"rank_me: {less}"]
-    by_default = select([others[0], lejepa], "uniformity", images)
-    assert by_default.notes == [f"uniformity: {less}; across methods rank_me ordered better"]
+    by_default = select([others[0], lejepa], "information", images)
+    assert by_default.notes[-1] == f"information: {less}; across methods rank_me was tried, and it was not"
 
 
 def test_bad_runs_are_refused_by_name_before_any_work(
@@ -133,7 +134,7 @@ def test_bad_runs_are_refused_by_name_before_any_work(
     (empty / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="config.json: expected the config.json of a jointembed run"):
         select([empty])
-    with pytest.raises(ValueError, match="^criterion: expected one of auto, lejepa, rank_me.* got 'luck'"):
+    with pytest.raises(ValueError, match="^criterion: expected one of auto, lejepa, information, rank_me.* got 'luck'"):
         select([good], "luck")
     with pytest.raises(ValueError, match=rf"^criterion: 'lejepa' compares losses .* not so: {others[0]} \(vje\)"):
         select([good, others[0]], "lejepa")

@@ -7,8 +7,9 @@ from scipy import linalg, stats
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LinearRegression
+from torch.distributions import MultivariateNormal
 
-from jointembed.metrics import alpha_req, effective_rank, isotropy, lidar, rank_me
+from jointembed.metrics import alpha_req, effective_rank, information, isotropy, lidar, rank_me
 
 
 def with_singular_values(values: np.ndarray, n: int, seed: int = 0) -> torch.Tensor:
@@ -144,3 +145,25 @@ def test_bad_features_are_named() -> None:
         alpha_req(torch.zeros(50, 30), 5, 5)
     with pytest.raises(ValueError, match=r"^z: expected \(N, D\) of at least 6 x 5, got \(50, 4\)"):
         alpha_req(torch.randn(50, 4))
+
+
+def test_information_is_that_of_the_gaussians_it_was_drawn_from() -> None:
+    """z = b + w: what z tells of b is its entropy less that of w, both from torch."""
+    rng = torch.Generator().manual_seed(0)
+    between, within = (torch.randn(5, 5, generator=rng, dtype=torch.float64) for _ in range(2))
+    n, v = 20_000, 10
+    b = torch.randn(n, 1, 5, generator=rng, dtype=torch.float64) @ between
+    z = b + torch.randn(n, v, 5, generator=rng, dtype=torch.float64) @ within
+    zero, s_b, s_w = torch.zeros(5, dtype=torch.float64), between.mT @ between, within.mT @ within
+    expected = MultivariateNormal(zero, s_b + s_w).entropy() - MultivariateNormal(zero, s_w).entropy()
+    assert information(z, shrinkage=1e-9) == pytest.approx(float(expected), rel=0.01)
+    assert information(z @ between, shrinkage=1e-12) == pytest.approx(information(z, shrinkage=1e-12), rel=1e-6)
+    assert information(1e-3 * z) == pytest.approx(information(z), rel=1e-9)
+
+
+def test_views_that_differ_as_much_as_images_tell_nothing() -> None:
+    noise = torch.randn(5_000, 8, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert information(noise) == pytest.approx(0, abs=0.02)
+    assert information(torch.ones(10, 3, 4)) == 0
+    dead = torch.cat([noise, torch.zeros(5_000, 8, 2, dtype=torch.float64)], 2)  # features that no image has
+    assert information(dead) == pytest.approx(information(noise, shrinkage=6e-5), rel=1e-6)

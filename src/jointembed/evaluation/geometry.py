@@ -3,7 +3,17 @@
 import torch
 
 from jointembed.data import Source
-from jointembed.metrics import alignment, alpha_req, effective_rank, gaussianity, isotropy, lidar, rank_me, uniformity
+from jointembed.metrics import (
+    alignment,
+    alpha_req,
+    effective_rank,
+    gaussianity,
+    information,
+    isotropy,
+    lidar,
+    rank_me,
+    uniformity,
+)
 from jointembed.model import Model
 
 from .views import embed_views
@@ -16,8 +26,8 @@ NUM_VIEWS = 10  # within one per cent of the paper's 50, it says
 def feature_geometry(model: Model, source: Source, space: str | None = None, seed: int = 0) -> dict[str, float]:
     """Rank, spectrum, isotropy, spread and Gaussianity of the embeddings of a source's images, labels unused.
 
-    At most 5,000 images, and 1,000 with ten views each for LiDAR and alignment. The Gaussianity is that of the
-    standardised embeddings in `space`, or by default in the space where the method has its density.
+    At most 5,000 images, and 1,000 with ten views each for LiDAR, information and alignment. The Gaussianity is that of
+    the standardised embeddings in `space`, or by default in the space where the method has its density.
     """
     z = model.embed(spread(source, IMAGES), space, progress=False)
     some = spread(source, VIEWED_IMAGES)
@@ -27,6 +37,7 @@ def feature_geometry(model: Model, source: Source, space: str | None = None, see
         "rank_me": rank_me(z),
         "effective_rank": effective_rank(z),
         "lidar": lidar(views),
+        "information": information(views),
         "alpha_req": alpha_req(z),
         "isotropy": isotropy(z),
         "uniformity": uniformity(z),

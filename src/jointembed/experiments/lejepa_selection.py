@@ -10,7 +10,8 @@ from scipy.stats import spearmanr
 from jointembed._files import atomic
 from jointembed.evaluation.selection import LEJEPA_POWER
 from jointembed.evaluation.views import embed_views
-from jointembed.metrics import alpha_req, isotropy, lidar, rank_me, uniformity
+from jointembed.methods.lejepa import LeJEPA
+from jointembed.metrics import alpha_req, information, isotropy, lidar, rank_me, uniformity
 from jointembed.training import Diverged
 
 from .cells import run_cells
@@ -24,8 +25,10 @@ GRID: dict[str, tuple[float, ...]] = {
     "weight": (0.01, 0.05, 0.2),
     "epochs": (4, 12),
 }
+SHARED_WEIGHT = LeJEPA.options()["weight"].default  # at which losses of runs with other lambdas are one objective
 POWERS = tuple(tenth / 10 for tenth in range(11))  # of lambda, of which Figure 11 shows the correlations
-VIEWED = 1_000  # images that LiDAR sees ten views of
+VIEWED = 1_000  # images that LiDAR and information see ten views of
+SPACES = ("backbone", "projector")
 
 
 def run(
@@ -81,7 +84,9 @@ def selection_cell(data: str, images: int, **training: Any) -> dict[str, Any]:
         return {"diverged": str(error)}
     z = model.embed(test)
     shape = {"rank_me": rank_me(z), "isotropy": isotropy(z), "uniformity": uniformity(z), "alpha_req": alpha_req(z)}
-    shape["lidar"] = lidar(embed_views(model, test.subset(range(min(VIEWED, len(test))))))
+    views = {space: embed_views(model, test.subset(range(min(VIEWED, len(test)))), space=space) for space in SPACES}
+    shape["lidar"] = lidar(views["backbone"])
+    shape |= {f"information, {space}": information(ours) for space, ours in views.items()}
     return (
         {name: history[-1][name] for name in ("loss", "prediction", "sigreg")} | shape | accuracies(model, source, test)
     )
@@ -99,6 +104,10 @@ def criteria_of(pairs: list[tuple[dict[str, float], dict[str, float]]]) -> dict[
         "loss": scaled(0),
         f"loss / lambda^{LEJEPA_POWER:g}": scaled(LEJEPA_POWER),
         f"loss / lambda^{best:g}, the best power in hindsight": scaled(best),
+        f"loss, all at lambda = {SHARED_WEIGHT:g}": [
+            -(1 - SHARED_WEIGHT) * found["prediction"] - SHARED_WEIGHT * found["sigreg"] for _, found in pairs
+        ],
+        **{f"information, {space}": [found[f"information, {space}"] for _, found in pairs] for space in SPACES},
         "RankMe": [found["rank_me"] for _, found in pairs],
         "LiDAR": [found["lidar"] for _, found in pairs],
         "alpha-ReQ, |alpha - 1|": [-abs(found["alpha_req"] - 1) for _, found in pairs],
@@ -111,15 +120,18 @@ def draw(pairs: list[tuple[dict[str, float], dict[str, float]]], criteria: dict[
     """Linear accuracy over each criterion, coloured by lambda."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(16, 6.4), layout="constrained")
-    for axis, (name, values) in zip(figure.subplots(2, 4).flat, criteria.items(), strict=True):
+    figure = Figure(figsize=(16, 9.6), layout="constrained")
+    *axes, spare = figure.subplots(3, 4).flat
+    for axis, (name, values) in zip(axes, criteria.items(), strict=True):
         for number, weight in enumerate(GRID["weight"]):
             chosen = [i for i, (one, _) in enumerate(pairs) if one["weight"] == weight]
             points = [(values[i], pairs[i][1]["linear"]) for i in chosen]
             axis.scatter([x for x, _ in points], [y for _, y in points], s=14, color=f"C{number}", label=f"{weight:g}")
         axis.set_title(name if "loss" not in name else f"minus {name}", fontsize=9)
         axis.set_ylabel("linear accuracy, %")
+        axis.locator_params("x", nbins=5)
         axis.grid(alpha=0.3)
-    axis.legend(title="lambda", frameon=False)
+    spare.axis("off")
+    spare.legend(*axes[0].get_legend_handles_labels(), title="lambda", frameon=False, loc="center left")
     with atomic(path) as target:
         figure.savefig(target, dpi=110)

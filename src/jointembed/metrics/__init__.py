@@ -4,7 +4,7 @@ from .frechet import frechet_distance
 from .gaussianity import Gaussianity, gaussianity
 from .geometry import Geometry, effective_rank, geometry
 from .neighbours import knn_distance, knn_predict
-from .spectrum import alpha_req, isotropy, lidar, rank_me
+from .spectrum import alpha_req, information, isotropy, lidar, rank_me
 from .sphere import alignment, uniformity
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "frechet_distance",
     "gaussianity",
     "geometry",
+    "information",
     "isotropy",
     "knn_distance",
     "knn_predict",
