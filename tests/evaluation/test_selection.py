@@ -116,7 +116,7 @@ def test_one_criterion_for_all_methods_is_one_ranking_with_a_warning(
     less = "the runs differ in method or backbone, across which it says less"
     assert found.notes == [f"rank_me: {less}"]
     by_default = select([others[0], lejepa], "information", images)
-    assert by_default.notes[-1] == f"information: {less}; across methods rank_me was tried, and it was not"
+    assert by_default.notes[-1] == f"information: {less}; across methods rank_me is tested, it is not"
 
 
 def test_bad_runs_are_refused_by_name_before_any_work(

@@ -210,8 +210,8 @@ def _notes(configs: dict[Path, Config], chosen: dict[Path, str]) -> list[str]:
             what = "losses" if name == "lejepa" else "views"
             notes.append(f"{name}: the runs differ in {', '.join(different)}, so that their {what} are not alike")
         if name != "lejepa" and len({(config.method, config.backbone) for config in group.values()}) > 1:
-            tried = "; across methods rank_me was tried, and it was not" if name == OTHERS else ""
-            notes.append(f"{name}: the runs differ in method or backbone, across which it says less{tried}")
+            known = "; across methods rank_me is tested, it is not" if name == OTHERS else ""
+            notes.append(f"{name}: the runs differ in method or backbone, across which it says less{known}")
     for run, name in chosen.items():
         epochs = configs[run].training.get("epochs")
         if name == "lejepa" and isinstance(epochs, int) and _final(run)[0] < epochs:
