@@ -83,8 +83,8 @@ def begin(threads: int) -> None:
         os._exit(1)
 
     torch.set_num_threads(threads)
-    # NumPy's and SciPy's as well: threads of every process on every core, each waiting busily for its others, made a
-    # linear probe take twelve times as long. Only libraries that are loaded can be limited.
+    # NumPy's and SciPy's as well: with threads of every process on every core, each waiting busily for its others,
+    # linear probes took many times as long. Only libraries that are loaded can be limited.
     import_module("jointembed.evaluation")
     threadpool_limits(threads)
     Thread(target=end, daemon=True).start()
