@@ -119,6 +119,20 @@ def test_one_criterion_for_all_methods_is_one_ranking_with_a_warning(
     assert by_default.notes[-1] == f"information: {less}; across methods rank_me is tested, it is not"
 
 
+@pytest.mark.parametrize("criterion", ["information", "lidar", "rank_me"])
+def test_measures_of_views_say_where_methods_bring_views_of_their_own(
+    criterion: str, tmp_path: Path, others: list[Path], images: torch.Tensor
+) -> None:
+    """The preset is the method's where none was asked for, the size that of the images."""
+    own = write_run(tmp_path / "own", "lejepa", view_size=8)
+    said = any(
+        "differ in preset, so that their views" in note for note in select([others[0], own], criterion, images).notes
+    )
+    assert said == (criterion != "rank_me")
+    same = write_run(tmp_path / "same", "lejepa", preset=je.methods.get("vje").preset)
+    assert not any("views" in note for note in select([others[0], same], criterion, images).notes)
+
+
 def test_bad_runs_are_refused_by_name_before_any_work(
     tmp_path: Path, others: list[Path], images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

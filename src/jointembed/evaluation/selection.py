@@ -83,9 +83,10 @@ def select(
     "lidar" and "isotropy", higher is better, "uniformity" and "alpha_req", here |alpha - 1|, lower is better.
 
     Where there are images, prefer "information", what one view tells of which image it shows, for LeJEPA too: over
-    short trainings it ordered runs far better than anything else here. It asks for views alike in all runs. A high rank
-    is necessary for good features rather than enough, and highest of all before a network has learned; between methods
-    trained as long "rank_me" has been compared with accuracy, and "information" has not.
+    its short trainings it ordered runs far better than anything else here; for other methods that was not tried. It
+    asks for views alike in all runs. A high rank is necessary for good features rather than enough, and highest of all
+    before a network has learned; between methods trained as long "rank_me" has been compared with accuracy, and
+    "information" has not.
 
     Runs are ranked among those with the same criterion only.
 
@@ -225,6 +226,8 @@ def _different(configs: list[Config], names: Sequence[str]) -> list[str]:
     def value(config: Config, name: str) -> str:
         # A run from before an option was there is one with its default.
         options = {option: p.default for option, p in methods.get(config.method).options().items()}
-        return json.dumps((options | config.method_options).get(name, config.training.get(name)), sort_keys=True)
+        views = {"preset": methods.get(config.method).preset, "view_size": config.image_size}
+        given = options | config.method_options | views | {k: v for k, v in config.training.items() if v is not None}
+        return json.dumps(given.get(name), sort_keys=True)
 
     return [name for name in names if len({value(config, name) for config in configs}) > 1]
